@@ -83,7 +83,7 @@ open_rank(const struct kvt__memory_params *params, uint32_t rank, struct rank *o
     struct kvt__table_params index = {
         .limit_bytes = worker ? params->limit_bytes : 0,
         .max_entries = n_entries_for(params), .writer = worker, .of_memory = true,
-        .order = kvt__order_named(params->config->cache_policy) };
+        .order = kvt__order_from_name(params->config->cache_policy) };
 
     open_instance(params, rank, worker, &out->instance);
     int err = out->instance.dirfd < 0

@@ -353,7 +353,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
                                       ? config->disk_io_threads : 1), &s->exec);
     if (!err) {
         struct kvt__tier_params params = { .config = config, .exec = s->exec,
-                                           .counters = &s->counters, .tells = true,
+                                           .counters = &s->counters, .caller_reports = true,
                                            .only_existing = true };
         err = kvt__store_open(&params, &s->store);
     }

@@ -49,7 +49,7 @@ open_index(struct kvt__level *level, const struct kvt_config *config, uint64_t l
     struct kvt__table_params index = {
         .limit_bytes = limit, .max_entries = limit ? 0 : UNLIMITED_ENTRIES, .writer = true,
         .wide_hashes = kvt__hash_form(hash) == KVT__HASH_WIDE,
-        .order = kvt__order_named(config->cache_policy) };
+        .order = kvt__order_from_name(config->cache_policy) };
     tier->ops->set_index(tier, &index);
     return kvt__level_open_index(level, &index);
 }

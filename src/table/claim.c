@@ -52,7 +52,7 @@ struct plan {
     const struct kvt__record *record;
     const char *text;
     bool has_tags;   /* the text has tags */
-    unsigned in_way; /* out: owner of the present claim of the name; TB_N_OWNERS: no claim */
+    unsigned blocker; /* out: owner of the present claim of the name; TB_N_OWNERS: no claim */
 };
 
 /* Add to a change: take an entry from the free list, or the first entry that was never
@@ -232,9 +232,9 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
     struct kvt__table *t = c->table;
     uint32_t entry = kvt__tb_locate(t, p->name);
 
-    p->in_way = TB_N_OWNERS;
+    p->blocker = TB_N_OWNERS;
     if (entry != TB_NONE && tb_state(TB_LOAD(&t->hot[entry].word)) != TB_READY) {
-        p->in_way = tb_owner(TB_LOAD(&t->hot[entry].word));
+        p->blocker = tb_owner(TB_LOAD(&t->hot[entry].word));
         return -EBUSY;
     }
     bool overwrites = p->record->flags & KVT__TABLE_OVERWRITE;
@@ -322,7 +322,7 @@ static bool
 recovers(struct kvt__table *t, const struct plan *p, int err)
 {
     if (err == -EBUSY)
-        return kvt__tb_recover_owner(t, p->in_way);
+        return kvt__tb_recover_owner(t, p->blocker);
     if (err != -ENOSPC)
         return false;
     uint64_t limit = TB_LOAD(&t->header->limit_bytes);
@@ -335,7 +335,7 @@ claim_name(struct kvt__table *t, const struct kvt__name *name,
            struct kvt__claim *out)
 {
     struct plan p = { .name = name, .record = record, .text = text,
-                      .has_tags = text && kvt__key_has_tags(text), .in_way = TB_N_OWNERS };
+                      .has_tags = text && kvt__key_has_tags(text), .blocker = TB_N_OWNERS };
     int err = tb_usable(t) ? check(t, name, record, text) : -ESTALE;
 
     assert(!text == !name->digest);
@@ -404,7 +404,7 @@ kvt__table_forget(struct kvt__table *t, const struct kvt__record *seen, bool for
 /* ----------------------------------------------------------- entries of a file */
 
 int
-kvt__tb_takes_saved(const struct kvt__table *t)
+kvt__tb_check_saved(const struct kvt__table *t)
 {
     if (!tb_usable(t))
         return -ESTALE;

@@ -131,14 +131,14 @@ kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, bool done)
 
 /* Carry out the queued ends of this handle's claims.  The caller holds the lock. */
 static void
-end_late(struct tb_change *c)
+run_queued_ends(struct tb_change *c)
 {
     struct kvt__table *t = c->table;
 
-    while (t->n_late) {
-        uint32_t i = --t->n_late;
+    while (t->n_queued) {
+        uint32_t i = --t->n_queued;
 
-        kvt__tb_end_one(c, &t->late[i].claim, t->late[i].done);
+        kvt__tb_end_one(c, &t->queued[i].claim, t->queued[i].done);
     }
 }
 
@@ -160,7 +160,7 @@ kvt__tb_begin(struct kvt__table *t, struct tb_change *c)
         return err == -ETIMEDOUT
             ? kvt__fail(ETIMEDOUT, "index: another process holds its lock for long") : err;
     }
-    end_late(c);
+    run_queued_ends(c);
     return 0;
 }
 
@@ -223,10 +223,10 @@ end(struct kvt__table *t, struct kvt__claim *claim, bool done)
     pthread_mutex_lock(&t->mutex);
     int err = kvt__tb_lock(t, t->lock_wait_ns);
     /* A handle has at most TB_N_CLAIMS claims, unless the records of claims are garbage. */
-    if (err == -ETIMEDOUT && t->n_late < TB_N_CLAIMS)
-        t->late[t->n_late++] = (struct tb_late){ *claim, done };
+    if (err == -ETIMEDOUT && t->n_queued < TB_N_CLAIMS)
+        t->queued[t->n_queued++] = (struct tb_queued_end){ *claim, done };
     if (!err) {
-        end_late(&c);
+        run_queued_ends(&c);
         kvt__tb_end_one(&c, claim, done);
         kvt__tb_unlock(t);
     }

@@ -46,7 +46,7 @@ kvt__table_begin_list(struct kvt__table *t)
         err = -EBUSY;
     if (!err) {
         t->is_listing = true;
-        t->lists = TB_LOAD(&t->header->n_relists);
+        t->n_relists = TB_LOAD(&t->header->n_relists);
     }
     if (!err && kvt__table_is_listed(t)) {
         end(t);
@@ -63,7 +63,7 @@ kvt__table_end_list(struct kvt__table *t, bool whole)
         return;
     pthread_mutex_lock(&t->mutex);
     if (t->is_listing && whole && tb_usable(t))
-        TB_STORE(&t->header->listed, t->lists + 1);
+        TB_STORE(&t->header->listed, t->n_relists + 1);
     end(t);
     pthread_mutex_unlock(&t->mutex);
 }

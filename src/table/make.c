@@ -131,7 +131,7 @@ is_stale(int fd, const struct stat *lock, const uint64_t number[2], uint64_t dev
 
 /* Delete a file of the tmpfs if the file is a stale table of this user. */
 static void
-consider(int shm, const char *name, const struct stat *lock, const struct tb_place *place)
+remove_if_stale(int shm, const char *name, const struct stat *lock, const struct tb_place *place)
 {
     unsigned long long n[2], dev, ino;
     struct stat st;
@@ -161,6 +161,6 @@ kvt__tb_remove_stale(int shm, const struct stat *lock, const struct tb_place *pl
     if (!dir)
         return;
     while ((entry = readdir(dir)))
-        consider(shm, entry->d_name, lock, place);
+        remove_if_stale(shm, entry->d_name, lock, place);
     closedir(dir);
 }

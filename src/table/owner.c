@@ -154,10 +154,10 @@ kvt__table_recover(struct kvt__table *t)
 size_t
 kvt__tb_recover_rarely(struct kvt__table *t)
 {
-    int64_t now = kvt__now_ns(), looked = __atomic_load_n(&t->looked_ns, __ATOMIC_RELAXED);
+    int64_t now = kvt__now_ns(), last = __atomic_load_n(&t->recovered_ns, __ATOMIC_RELAXED);
 
-    if (now - looked < KVT__NS_PER_S ||
-        !__atomic_compare_exchange_n(&t->looked_ns, &looked, now, false, __ATOMIC_RELAXED,
+    if (now - last < KVT__NS_PER_S ||
+        !__atomic_compare_exchange_n(&t->recovered_ns, &last, now, false, __ATOMIC_RELAXED,
                                      __ATOMIC_RELAXED))
         return 0;
     return kvt__table_recover(t);

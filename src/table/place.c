@@ -18,7 +18,7 @@
 #include "table/private.h"
 
 /* The state of the host and of the store that an opener finds. */
-struct finding {
+struct opening {
     int dirfd;          /* directory of the store */
     int shm;            /* directory on the tmpfs; -1: none */
     uint64_t device;    /* device and inode of shm; 0: none */
@@ -33,7 +33,7 @@ struct finding {
  * two directories of one tmpfs can be /dev/shm of two containers.  0, also without a tmpfs;
  * -errno with a sentence: this process lacks descriptors or memory. */
 static int
-look_at_shm(struct finding *f, const char *path)
+inspect_shm(struct opening *f, const char *path)
 {
     struct statfs fs;
     struct stat st;
@@ -51,7 +51,7 @@ look_at_shm(struct finding *f, const char *path)
 }
 
 static int
-look(struct finding *f, const struct kvt__table *t, const struct kvt__table_params *params)
+inspect(struct opening *f, const struct kvt__table *t, const struct kvt__table_params *params)
 {
     if (fstat(t->lock_fd, &f->lock))
         return kvt__fail(errno, "index: its lock file");
@@ -60,7 +60,7 @@ look(struct finding *f, const struct kvt__table *t, const struct kvt__table_para
         return err;
     f->known = kvt__tb_get_place(t->lock_fd, &f->place) &&
                !memcmp(f->place.boot_id, f->boot_id, sizeof f->boot_id);
-    return params->of_memory ? 0 : look_at_shm(f, params->shm);
+    return params->of_memory ? 0 : inspect_shm(f, params->shm);
 }
 
 /* ---------------------------------------------------------- an existing table */
@@ -110,7 +110,7 @@ mark_replaced(int fd)
  * is no regular file with this name that belongs to this user or to the owner of `lock`; other
  * errors with a sentence. */
 static int
-open_file(const struct finding *f, int dir, const char *name)
+open_file(const struct opening *f, int dir, const char *name)
 {
     int fd = kvt__lock_file_open(dir, name, O_RDWR | O_NONBLOCK, 0);
     struct stat st;
@@ -131,7 +131,7 @@ open_file(const struct finding *f, int dir, const char *name)
  * the file is no valid table for params, or the handle replaces the table; -ESTALE, -EBUSY with a
  * sentence: the open fails, and the file stays. */
 static int
-judge(const struct tb_header *h, off_t bytes, const struct kvt__table_params *params,
+check_table(const struct tb_header *h, off_t bytes, const struct kvt__table_params *params,
       const uint64_t number[2], int fd)
 {
     bool other = !memcmp(h->magic, TB_MAGIC, sizeof h->magic) && h->version != TB_VERSION &&
@@ -152,17 +152,17 @@ judge(const struct tb_header *h, off_t bytes, const struct kvt__table_params *pa
                                 "memory use it");
 }
 
-/* Map the file if the handle can use the table.  0; the errors of judge() and of the mapping. */
+/* Map the file if the handle can use the table.  0; an error of check_table() or of the mapping. */
 static int
 map_file(struct kvt__table *t, const struct kvt__table_params *params,
-         const struct finding *f)
+         const struct opening *f)
 {
     struct tb_header h;
     struct stat st;
 
     if (fstat(t->map_fd, &st) || pread(t->map_fd, &h, sizeof h, 0) != sizeof h)
         return -ENOENT;
-    int err = judge(&h, st.st_size, params, f->place.number, t->map_fd);
+    int err = check_table(&h, st.st_size, params, f->place.number, t->map_fd);
     if (err == -ENOENT && !tb_only_existing(params))
         mark_replaced(t->map_fd);
     if (!err)
@@ -173,7 +173,7 @@ map_file(struct kvt__table *t, const struct kvt__table_params *params,
 /* Map the table that `lock` names.  0; -ENOENT: `lock` names no table that the handle can use;
  * other errors with a sentence. */
 static int
-find(struct kvt__table *t, const struct kvt__table_params *params, const struct finding *f)
+find(struct kvt__table *t, const struct kvt__table_params *params, const struct opening *f)
 {
     bool in_shm = f->place.where == TB_SHM;
     char name[TB_SHM_NAME_MAX] = TB_DIR_NAME;
@@ -201,7 +201,7 @@ find(struct kvt__table *t, const struct kvt__table_params *params, const struct 
  * the number before the rename: if the process is killed between, `lock` names no table. */
 static int
 make_in(enum tb_where where, struct kvt__table *t, const struct kvt__table_params *params,
-        struct finding *f)
+        struct opening *f)
 {
     char name[TB_SHM_NAME_MAX] = TB_DIR_NEW;
     bool in_shm = where == TB_SHM;
@@ -230,14 +230,14 @@ make_in(enum tb_where where, struct kvt__table *t, const struct kvt__table_param
 /* Return true if a living owner of the present table has another tmpfs.  Containers that share a
  * store but no tmpfs must share a table in the directory. */
 static bool
-has_other_tmpfs(const struct kvt__table *t, const struct finding *f)
+has_other_tmpfs(const struct kvt__table *t, const struct opening *f)
 {
     return f->known && (f->place.where == TB_DIR || f->place.device != f->device) &&
            kvt__tb_is_locked(t->lock_fd, TB_OWNER_BYTE, TB_N_OWNERS);
 }
 
 static int
-make(struct kvt__table *t, const struct kvt__table_params *params, struct finding *f)
+make(struct kvt__table *t, const struct kvt__table_params *params, struct opening *f)
 {
     bool other = has_other_tmpfs(t, f);
 
@@ -260,10 +260,10 @@ int
 kvt__tb_open_place(struct kvt__table *t, const struct kvt__table_params *params, int dirfd,
                    const char *store)
 {
-    struct finding f = { .dirfd = dirfd, .shm = -1, .store = store };
+    struct opening f = { .dirfd = dirfd, .shm = -1, .store = store };
 
     assert(t->lock_fd >= 0 && t->map_fd < 0);
-    int err = look(&f, t, params);
+    int err = inspect(&f, t, params);
 
     if (!err)
         err = find(t, params, &f);

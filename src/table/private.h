@@ -19,7 +19,7 @@
 #define TB_OPEN_LOCK_WAIT_NS (INT64_C(5) * 1000000000) /* longest wait of an opener */
 
 /* The end of a claim that found the lock held. */
-struct tb_late {
+struct tb_queued_end {
     struct kvt__claim claim;
     bool done; /* the object is stored, or deleted; false: the claim is undone */
 };
@@ -50,12 +50,12 @@ struct kvt__table {
                                * the writers of index version 3; otherwise -1 */
 
     pthread_mutex_t mutex;    /* guards the fields below, and is held by transactions */
-    struct tb_late late[TB_N_CLAIMS]; /* queued ends of claims */
-    uint32_t n_late;
-    int64_t looked_ns;        /* time of the last search for dead owners; atomic */
+    struct tb_queued_end queued[TB_N_CLAIMS];
+    uint32_t n_queued;
+    int64_t recovered_ns;     /* time of the last search for dead owners; atomic */
     uint32_t stuck;           /* acquisition of the lock that a transaction waited for in vain */
     bool is_listing;          /* this handle lists, and holds TB_LIST_BYTE of a shared table */
-    uint32_t lists;           /* header->n_relists at the begin of the listing */
+    uint32_t n_relists;       /* header->n_relists at the begin of the listing */
 };
 
 /* Return true if the process is not a forked child and the table was not replaced. */
@@ -274,7 +274,7 @@ void kvt__tb_used(const struct kvt__table *t, uint32_t entry);
 
 /* Return 0 if entries of a snapshot or of an older index may enter the table; -ESTALE; -EINVAL:
  * a reader; -ENOENT: the table has an area, and no entry of a file describes a chunk there. */
-int kvt__tb_takes_saved(const struct kvt__table *t);
+int kvt__tb_check_saved(const struct kvt__table *t);
 
 /* Enter an entry of a snapshot or of an older index, unless the name has an entry: the present
  * entry is younger.  recency: as in struct tb_cold; a time in the future becomes now.

@@ -32,7 +32,7 @@ enum kvt__order { KVT__EVICT_LRU, KVT__EVICT_LFU, KVT__EVICT_FIFO, KVT__EVICT_MR
 
 /* Return the order for a value of the setting cache_policy, for example "LFU"; LRU for an
  * unknown name. */
-enum kvt__order kvt__order_named(const char *name);
+enum kvt__order kvt__order_from_name(const char *name);
 
 struct kvt__table_params {
     uint64_t limit_bytes;  /* budget; 0: none */

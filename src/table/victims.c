@@ -9,7 +9,7 @@
 #include "table/private.h"
 
 enum kvt__order
-kvt__order_named(const char *name)
+kvt__order_from_name(const char *name)
 {
     static const char *const names[] = { [KVT__EVICT_LRU] = "LRU", [KVT__EVICT_LFU] = "LFU",
                                          [KVT__EVICT_FIFO] = "FIFO",

@@ -123,7 +123,7 @@ struct kvt__tier_params {
     bool transfers;       /* this process stores and loads chunks: the tier prepares the
                            * first transfer now, in the background */
     bool only_existing;   /* a tier with in_memory opens existing memory and makes no memory */
-    bool tells;           /* the caller reports the results of operations, so the tier does not
+    bool caller_reports;  /* the caller reports the results of operations, so the tier does not
                            * log them */
 };
 

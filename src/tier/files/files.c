@@ -28,12 +28,12 @@ kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *
 
 int
 kvt__file_failed(int err, const char *what, const char *name,
-                 const struct kvt__dir *dir, const char *said)
+                 const struct kvt__dir *dir, const char *detail)
 {
-    size_t n = strlen(said);
+    size_t n = strlen(detail);
 
-    return n ? kvt__fail(-err, "%s %s in %s: %s%s", what, name, dir->path, said,
-                         said[n - 1] == '.' ? "" : ".")
+    return n ? kvt__fail(-err, "%s %s in %s: %s%s", what, name, dir->path, detail,
+                         detail[n - 1] == '.' ? "" : ".")
              : kvt__fail(-err, "%s %s in %s", what, name, dir->path);
 }
 

@@ -113,9 +113,9 @@ kvt__file_direct(const struct kvt__dir *dir, const void *start, size_t n)
 }
 
 /* Return err with a sentence that names the action and the file, and contains the mover's sentence
- * `said`, unless `said` is "". */
+ * `detail` unless `detail` is "". */
 int kvt__file_failed(int err, const char *what, const char *name,
-                     const struct kvt__dir *dir, const char *said);
+                     const struct kvt__dir *dir, const char *detail);
 
 /* ----------------------------------------------------------------- files.c */
 

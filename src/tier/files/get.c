@@ -17,7 +17,7 @@
 /* Return true if this errno of fgetxattr() means: the file has no attribute of kvtier, or this
  * process may not read attributes. */
 static bool
-has_none(int err)
+lacks_attribute(int err)
 {
     return err == ENODATA || err == ENOTSUP || err == EPERM || err == EACCES ||
            err == ENOSYS || err == ERANGE;
@@ -37,7 +37,7 @@ read_xattr(int fd, const struct stat *st, const struct kvt__object *o,
                      (uint64_t)st->st_mtim.tv_nsec;
     ssize_t n = fgetxattr(fd, KVT__XATTR_NAME, value, sizeof value);
 
-    if (n < 0 && !has_none(errno))
+    if (n < 0 && !lacks_attribute(errno))
         return kvt__fail(errno, "%s: read the attribute %s", o->key, KVT__XATTR_NAME);
     if (n == KVT__XATTR_MARK_BYTES)
         return kvt__fail(ENOENT, "%s: the file was stored with a trailer and has none.",
@@ -61,7 +61,7 @@ struct opened {
 
 /* Fail because the name is no regular file. */
 static int
-no_file(const struct kvt__dir *dir, const char *name)
+fail_not_regular(const struct kvt__dir *dir, const char *name)
 {
     return kvt__fail(ENOENT, "%s in %s is no regular file.", name, dir->path);
 }
@@ -78,13 +78,13 @@ open_in(const struct kvt__dir *dir, const struct kvt__object *o, const char *nam
     if (fd < 0) { /* a link fails with ELOOP, a directory or pipe with O_DIRECT with EINVAL */
         err = errno;
         return err != ENOENT && !fstatat(dirfd, name, &f->st, AT_SYMLINK_NOFOLLOW) &&
-               !S_ISREG(f->st.st_mode) ? no_file(dir, name)
+               !S_ISREG(f->st.st_mode) ? fail_not_regular(dir, name)
                                        : kvt__fail(err, "open %s in %s", name, dir->path);
     }
     if (fstat(fd, &f->st) < 0)
         err = kvt__fail(errno, "look at %s in %s", name, dir->path);
     else if (!S_ISREG(f->st.st_mode))
-        err = no_file(dir, name);
+        err = fail_not_regular(dir, name);
     if (err)
         close(fd);
     return err ? err : fd;
@@ -186,8 +186,8 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
     struct kvt__files *t = (struct kvt__files *)tier;
     bool on_device = kvt__slot_on_device(slot);
     /* A slot whose header is in host memory. */
-    struct kvt__slot seen = { on_device ? header + sizeof header : slot->payload,
-                              slot->bytes, slot->lender };
+    struct kvt__slot host_slot = { on_device ? header + sizeof header : slot->payload,
+                                   slot->bytes, slot->lender };
     struct kvt__form form;
     struct opened f;
     int err;
@@ -208,7 +208,7 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
                                   found->has_read_crc ? &found->read_crc : NULL);
     if (err)
         err = kvt__file_failed(err, "read", o->key, f.dir, on_device ? kvt__why() : "");
-    else if ((err = kvt__layout_unframe(t->layout, &form, o, &seen, found)))
+    else if ((err = kvt__layout_unframe(t->layout, &form, o, &host_slot, found)))
         err = bad_frame(err, o);
     else if (!form.has_id)
         err = read_xattr(fd, &f.st, o, found);
@@ -238,7 +238,7 @@ read_trailer(int fd, const struct stat *st, struct kvt__trailer *trailer)
 /* Read the length and the identity of a chunk from the header, the trailer or the attribute.  0,
  * or -errno with a sentence. */
 static int
-look(const struct kvt__files *t, const struct kvt__object *o, int fd,
+read_metadata(const struct kvt__files *t, const struct kvt__object *o, int fd,
      const struct opened *f, struct kvt__found *found)
 {
     uint64_t size = (uint64_t)f->st.st_size;
@@ -274,7 +274,7 @@ kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
     if (fd < 0)
         return fd;
     *found = (struct kvt__found){ .stored_bytes = bytes_of(t, o, &f) };
-    int err = look(t, o, fd, &f, found);
+    int err = read_metadata(t, o, fd, &f, found);
     close(fd);
     return err;
 }

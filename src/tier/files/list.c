@@ -65,7 +65,7 @@ keep_error(struct listing *l, int err, const struct kvt__dir *dir, const char *n
 
 /* Get the status of a regular file.  1; 0: there is no such file; -errno. */
 static int
-look_at(int dirfd, const char *name, struct stat *st)
+stat_file(int dirfd, const char *name, struct stat *st)
 {
     if (fstatat(dirfd, name, st, AT_SYMLINK_NOFOLLOW) < 0)
         return errno == ENOENT || errno == ENOTDIR ? 0 : -errno;
@@ -80,14 +80,14 @@ add_bytes(const struct kvt__files *t, int dirfd, const char *name, struct stat *
 {
     char beside[KVT__BESIDE_BYTES];
     struct stat second;
-    int found = look_at(dirfd, name, st), also;
+    int found = stat_file(dirfd, name, st), also;
 
     if (found <= 0)
         return found;
     *bytes += (uint64_t)st->st_blocks * 512;
     if (!kvt__beside(t->layout, name, beside))
         return 1;
-    also = look_at(dirfd, beside, &second);
+    also = stat_file(dirfd, beside, &second);
     if (also > 0)
         *bytes += (uint64_t)second.st_blocks * 512;
     return also < 0 ? also : 1;
@@ -168,7 +168,7 @@ remove_orphan(const struct place *p, const struct entry *e)
     struct stat st, of_chunk;
     enum kvt__other other = kvt__layout_other(p->listing->t->layout, p->path, chunk);
 
-    if (other == KVT__NEITHER || look_at(fd, p->path, &st) <= 0 ||
+    if (other == KVT__NEITHER || stat_file(fd, p->path, &st) <= 0 ||
         !is_older(&st, other == KVT__UNFINISHED ? UNFINISHED_AGE_S : BESIDE_AGE_S))
         return;
     if (other == KVT__UNFINISHED || (fstatat(fd, chunk, &of_chunk, AT_SYMLINK_NOFOLLOW) &&

@@ -129,7 +129,7 @@ close_copy(int fd)
 
 /* Make the directories above a file. */
 static int
-make_above(int dirfd, const char *name, mode_t mode)
+make_parents(int dirfd, const char *name, mode_t mode)
 {
     char above[KVT__FILE_NAME_BYTES];
 
@@ -149,7 +149,7 @@ rename_to(const struct kvt__dir *dir, const char *temp, int dirfd, const char *n
         return 0;
     if (errno != ENOENT || !strchr(name, '/'))
         return -errno;
-    int err = make_above(dirfd, name, dir->mode);
+    int err = make_parents(dirfd, name, dir->mode);
     if (!err && renameat(dir->temp_fd, temp, dirfd, name) < 0)
         err = -errno;
     return err;
@@ -240,15 +240,15 @@ put_in(struct kvt__files *t, const struct kvt__dir *dir, const struct kvt__objec
 {
     unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
     bool on_device = kvt__slot_on_device(slot);
-    struct kvt__slot seen = { on_device ? header + sizeof header : slot->payload,
-                              slot->bytes, slot->lender };
-    const struct framed f = { o, &seen, on_device ? slot : NULL, kvt__form_of(t, o), crc };
+    struct kvt__slot host_slot = { on_device ? header + sizeof header : slot->payload,
+                                   slot->bytes, slot->lender };
+    const struct framed f = { o, &host_slot, on_device ? slot : NULL, kvt__form_of(t, o), crc };
     char name[KVT__FILE_NAME_BYTES], beside[KVT__BESIDE_BYTES];
     int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
 
     assert(f.form.header_bytes <= KVT__SLOT_ROOM && f.form.trailer_bytes <= KVT__SLOT_ROOM);
     if (!err)
-        err = t->layout->frame(&f.form, o, &seen, crc);
+        err = t->layout->frame(&f.form, o, &host_slot, crc);
     if (!err)
         err = publish(t, dir, &f, name, false);
     if (!err && kvt__beside(t->layout, name, beside)) {

@@ -147,7 +147,7 @@ open_client(struct hf3fs_tier *h, const struct kvt__tier_params *params)
 
     if (!err)
         err = set_params(h, params->config);
-    if (!err && !params->tells) /* a command may only look, and reports the failure then */
+    if (!err && !params->caller_reports) /* a command may only look, and reports the failure then */
         err = kvt__usrbio_check_space(h->params.iov_bytes);
     if (!err)
         err = kvt__exec_open(N_THREADS, &h->files.tier.exec);

@@ -168,7 +168,7 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     pthread_mutex_init(&t->damaged.lock, NULL);
     kvt__s3_pace_init(&t->pace, (unsigned)kvt__s3_max_requests(params->config));
     copy_settings(t, params->config);
-    t->caller_reports = params->tells;
+    t->caller_reports = params->caller_reports;
     err = kvt__s3_headers_open(t, params->config);
     if (!err)
         err = open_http(t, params->config);

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "tier/shared_cpu/memory.h"
 
-#define LOOKS 128u      /* chunks that a search passes at most */
+#define MAX_PASSED 128u /* chunks that a search passes at most */
 #define ROUNDS 8        /* attempts to evict a window */
 #define LOCK_WAIT_NS KVT__NS_PER_S /* long, because a busy host may suspend the lock's owner */
 #define NEVER INT64_MAX /* recency of a window that no eviction makes free */
@@ -43,26 +43,26 @@ is_taken(const struct sc_memory *m, uint32_t unit, uint32_t *entry, uint32_t *en
 
 /* ------------------------------------------------------------------- free places */
 
-/* Search units [*at, limit) for n consecutive free units.  looks: chunks that the search may still
+/* Search units [*at, limit) for n consecutive free units.  n_left: chunks that the search may still
  * pass; the function counts down.  Returns true and sets *at to the first unit; or returns false
  * and sets *at to the end of the search. */
 static bool
 find_between(const struct sc_memory *m, uint32_t *at, uint32_t limit, uint32_t n,
-             uint32_t *looks)
+             uint32_t *n_left)
 {
     uint32_t unit = *at, entry, end;
 
-    while (unit < limit && *looks) {
+    while (unit < limit && *n_left) {
         if (is_taken(m, unit, &entry, &end)) {
             *at = unit = end;
-            --*looks;
+            --*n_left;
         } else if (++unit - *at == n) {
             uint32_t pinned = kvt__sc_pinned_end(m, *at, n);
 
             if (!pinned)
                 return true;
             *at = unit = pinned;
-            --*looks;
+            --*n_left;
         }
     }
     return false;
@@ -74,15 +74,15 @@ find_between(const struct sc_memory *m, uint32_t *at, uint32_t limit, uint32_t n
 static bool
 find_free(const struct sc_memory *m, uint32_t n, uint32_t *first)
 {
-    uint32_t limit = n_populated(m), looks = LOOKS;
+    uint32_t limit = n_populated(m), n_left = MAX_PASSED;
     uint32_t hand = SC_LOAD(&m->header->hand);
 
     *first = hand < limit ? hand : 0;
-    if (find_between(m, first, limit, n, &looks))
+    if (find_between(m, first, limit, n, &n_left))
         return true;
-    if (looks)
+    if (n_left)
         *first = 0;
-    if (find_between(m, first, limit, n, &looks))
+    if (find_between(m, first, limit, n, &n_left))
         return true;
     SC_STORE(&m->header->hand, *first);
     return false;
@@ -99,7 +99,7 @@ struct window {
  * the window's youngest chunk is older.  If the memory ends before the window, the nearest window
  * in the memory is considered. */
 static void
-consider(const struct sc_memory *m, int64_t first, uint32_t n, struct window *best)
+improve(const struct sc_memory *m, int64_t first, uint32_t n, struct window *best)
 {
     int64_t last = (int64_t)n_populated(m) - n;
     struct window w = { .first = (uint32_t)(first < 0 ? 0 : first < last ? first : last) };
@@ -125,13 +125,13 @@ consider(const struct sc_memory *m, int64_t first, uint32_t n, struct window *be
 /* Consider the window that begins at the begin of an entry's place, and the window that ends at the
  * end of the place. */
 static void
-consider_at(const struct sc_memory *m, uint32_t entry, uint32_t n, struct window *best)
+improve_at(const struct sc_memory *m, uint32_t entry, uint32_t n, struct window *best)
 {
     uint64_t place = SC_LOAD(&m->places[entry]);
 
-    consider(m, sc_first(place), n, best);
+    improve(m, sc_first(place), n, best);
     if (n > sc_n(place))
-        consider(m, (int64_t)sc_first(place) + sc_n(place) - n, n, best);
+        improve(m, (int64_t)sc_first(place) + sc_n(place) - n, n, best);
 }
 
 struct search {
@@ -146,7 +146,7 @@ has_window(void *ctx, const struct kvt__record *record)
     const struct search *s = ctx;
     struct window w = { .recency_ns = NEVER };
 
-    consider_at(s->m, record->entry, s->n, &w);
+    improve_at(s->m, record->entry, s->n, &w);
     return w.recency_ns != NEVER;
 }
 
@@ -190,7 +190,7 @@ find_by_eviction(const struct sc_memory *m, uint32_t n, uint32_t *first,
         if (!n_victims) /* no chunk can be evicted */
             return false;
         for (size_t i = 0; i < n_victims; i++)
-            consider_at(m, victims[i].entry, n, &best);
+            improve_at(m, victims[i].entry, n, &best);
         *first = best.first;
         if (best.recency_ns != NEVER && evict(m, best.first, n, evicted))
             return true;

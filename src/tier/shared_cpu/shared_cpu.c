@@ -186,10 +186,10 @@ pin(struct sc_tier *t, struct sc_opened *o)
 {
     uint64_t bytes = kvt__sc_payload_bytes(&o->memory);
 
-    if (!t->has_gpu || o->was_pinned ||
+    if (!t->has_gpu || o->pin_tried ||
         SC_LOAD(&o->memory.header->populated_bytes) != bytes)
         return;
-    o->was_pinned = true;
+    o->pin_tried = true;
     if (kvt__pin(&o->pin, o->memory.payload, bytes))
         kvt__log(KVT_LOG_INFO, "max_shared_cpu_size: %llu MiB are pinned for the GPU",
                  (unsigned long long)(bytes >> 20));

@@ -15,7 +15,7 @@ struct sc_opened {
     struct sc_memory memory;
     struct sc_growth growth;
     bool grows;           /* the thread of growth was started and not stopped */
-    bool was_pinned;      /* the driver was asked to pin the memory; guarded by pin_lock */
+    bool pin_tried;       /* the driver was asked to pin the memory; guarded by pin_lock */
     struct kvt__pin pin;  /* pin of the memory for the GPU; guarded by pin_lock */
     struct sc_opened *next;
 };

@@ -370,7 +370,7 @@ random_garbage_makes_no_call_crash_or_loop(void **state)
     for (uint64_t i = 0; i < rounds; i++) {
         memcpy(t->header, pristine, claims + 4096);
         memcpy(t->spaces, pristine + spaces, n_bytes - spaces);
-        t->n_late = 0;
+        t->n_queued = 0;
         scribble(t, mix(i));
         for (uint64_t n = 0; n < 24; n++)
             use(t, mix(i * 100 + n));

@@ -402,7 +402,7 @@ each_order_has_its_victim(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_int_equal(kvt__order_named(rows[i].name), rows[i].order);
+        assert_int_equal(kvt__order_from_name(rows[i].name), rows[i].order);
         struct kvt__table *t = aged(rows[i].order);
         assert_int_equal(best_victim(t), rows[i].victim);
         touch(t, 0);
@@ -415,7 +415,7 @@ each_order_has_its_victim(void **state)
                          rows[i].order == KVT__EVICT_FIFO);
         kvt__table_close(t);
     }
-    assert_int_equal(kvt__order_named("lottery"), KVT__EVICT_LRU);
+    assert_int_equal(kvt__order_from_name("lottery"), KVT__EVICT_LRU);
 }
 
 static void

@@ -38,7 +38,7 @@ fresh_handle(struct kvt__table *t, unsigned owner)
     pthread_mutex_init(&t->mutex, NULL);
     t->owner = owner;
     t->lock_wait_ns = INT64_MAX / 2;
-    t->n_late = 0;
+    t->n_queued = 0;
 }
 
 static void

@@ -158,7 +158,7 @@ dead_owners_are_looked_for_in_a_full_budget(void **state)
     in_child(d, die_with_a_small_limit);
     kvt__table_get_totals(t, &totals);
     assert_int_equal(totals.limit_bytes, 15);
-    t->looked_ns = 0;
+    t->recovered_ns = 0;
     assert_int_equal(store(t, 2, 10), 0);
     kvt__table_get_totals(t, &totals);
     assert_int_equal(totals.limit_bytes, 100);

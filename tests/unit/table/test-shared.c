@@ -158,16 +158,16 @@ ends_wait_for_the_lock(void **state)
     kvt__table_abort(a, &restore);
     kvt__table_abort(a, &undo);
     /* Publish of a new chunk and restore need no lock. */
-    assert_int_equal(a->n_late, 4);
+    assert_int_equal(a->n_queued, 4);
     assert_true(find(a, 1, NULL));
     assert_true(find(a, 5, NULL));
     assert_false(find(a, 3, NULL));
     release_lock(a);
     /* The end of another claim carries out the queued ends. */
     kvt__table_abort(a, &another);
-    assert_int_equal(a->n_late, 0);
+    assert_int_equal(a->n_queued, 0);
     assert_int_equal(store(a, 7, 70), 0);
-    assert_int_equal(a->n_late, 0);
+    assert_int_equal(a->n_queued, 0);
     assert_int_equal(n_unused_claims(a), TB_N_CLAIMS);
     assert_true(find(b, 1, NULL));
     assert_false(find(b, 2, NULL));
