@@ -87,8 +87,8 @@ describe(struct kvt__call *call, const struct kvt_group_io *ios)
             item->blocks = blocks;
             item->req.op = like->op;
             item->req.early = like->early;
-            item->req.wanted = like->wanted;
-            item->req.done = like->done;
+            item->req.is_wanted = like->is_wanted;
+            item->req.on_done = like->on_done;
             kvt__fill_request(e, e->rank, io->group, space, &io->chunks[c], &item->req);
             if (call->kind->has_blocks)
                 blocks += kvt__view_blocks(kvt__item_view(item), item->req.tokens);

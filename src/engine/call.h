@@ -42,7 +42,7 @@ struct kvt__call_kind {
     const char *name;      /* name of the function */
     size_t size;           /* bytes of the struct that begins with the call */
     bool has_blocks;
-    struct kvt__store_req like; /* template: each request copies op, early, wanted and done */
+    struct kvt__store_req like; /* template: each request copies op, early, is_wanted, on_done */
 };
 
 struct kvt__call {

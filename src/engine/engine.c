@@ -95,8 +95,8 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
         return 0;
     struct kvt__memory_params memory = {
         .config = params->config, .pool = e->pool, .instance = params->instance,
-        .rank = e->rank, .n_ranks = e->world_size, .looks_up = e->role & KVT_ROLE_SCHEDULER,
-        .passing = !local,
+        .rank = e->rank, .n_ranks = e->world_size, .sees_all_ranks = e->role & KVT_ROLE_SCHEDULER,
+        .prefetched_only = !local,
         .limit_bytes = pool_bytes - transfer_bytes(e, pool_bytes),
         .object_bytes = e->smallest_chunk };
     if (!memory.limit_bytes && !kvt__store_traits(e->store)->n_tiers)
@@ -217,7 +217,7 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
         return err;
     }
     if (e->role & KVT_ROLE_WORKER)
-        kvt__store_keep(e->store);
+        kvt__store_start_upkeep(e->store);
     *out = e;
     return 0;
 }

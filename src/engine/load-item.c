@@ -56,7 +56,7 @@ kvt__load_deadline(struct kvt__timer *timer)
     struct kvt_load *load = (struct kvt_load *)
         ((char *)timer - offsetof(struct kvt_load, deadline));
 
-    kvt__store_look_for_hangs(load->call.engine->store,
+    kvt__store_pause_hung_tiers(load->call.engine->store,
                               load->call.engine->load_timeout_ns / 2);
     kvt__load_close(load, -ETIMEDOUT);
     kvt__call_unref(&load->call);

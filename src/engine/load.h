@@ -42,7 +42,7 @@ void kvt__load_close(struct kvt_load *load, int status);
 /* Callback of the timer: pause storage that does not respond, and close the load. */
 void kvt__load_deadline(struct kvt__timer *timer);
 
-/* Callbacks of the items' requests: wanted, consume, done. */
+/* Callbacks of the items' requests: is_wanted, consume, on_done. */
 bool kvt__load_wants(const struct kvt__store_req *req);
 int kvt__load_consume(struct kvt__store_req *req, uint32_t crc);
 void kvt__load_on_read(struct kvt__store_req *req);

@@ -108,7 +108,7 @@ kvt__prefetches_pump(struct kvt_engine *engine)
 
 static const struct kvt__call_kind prefetches = {
     .name = "kvt_engine_prefetch", .size = sizeof(struct kvt__call),
-    .like = { .op = KVT__TIER_GET, .early = true, .wanted = is_wanted, .done = on_read } };
+    .like = { .op = KVT__TIER_GET, .early = true, .is_wanted = is_wanted, .on_done = on_read } };
 
 int
 kvt__prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios, size_t n_ios)

@@ -2,8 +2,8 @@
  *
  * Search the tiers, in the background, for chunks of a sequence that the indexes lack.
  *
- * In prefix order (KVT__PROBE_ALL, KVT__PROBE_CERTAIN): probe several objects at a time, until an
- * object is missing.  The window begins with 2 objects and doubles with each found object.
+ * In prefix order (KVT__PROBE_ALL, KVT__PROBE_GUARANTEED): probe several objects at a time, until
+ * an object is missing.  The window begins with 2 objects and doubles with each found object.
  *
  * By a gallop (KVT__PROBE_GALLOP), if a promise needs a read of all chunks: probe objects of the
  * first rank, one at a time: of chunks 1, 2, 4, ... of the range until an object is missing, then
@@ -120,7 +120,7 @@ describe(struct kvt__probe *p, size_t chunk, uint32_t rank, uint32_t group,
 
     kvt__fill_request(p->engine, rank, group, space, &p->chunks[chunk], req);
     req->op = KVT__TIER_PROBE;
-    req->where = p->kind == KVT__PROBE_CERTAIN ? KVT__CERTAIN : KVT__ANYWHERE;
+    req->where = p->kind == KVT__PROBE_GUARANTEED ? KVT__GUARANTEED : KVT__ANYWHERE;
 }
 
 /* -------------------------------------------------------------- expected chunks */
@@ -218,7 +218,7 @@ next_locked(struct kvt__probe *p)
         p->end = p->next;
         return NULL;
     }
-    *a = (struct asked){ .probe = p, .part = part, .req.done = on_answered };
+    *a = (struct asked){ .probe = p, .part = part, .req.on_done = on_answered };
     (void)find_part(p, part, &rank, &group);
     describe(p, part / kvt__n_parts(p->engine), rank, group, &a->space, &a->req);
     if (p->kind != KVT__PROBE_GALLOP)
@@ -318,7 +318,7 @@ begin(struct kvt_seq *seq, enum kvt__probe_kind kind, size_t first, size_t end)
     probe->max_hit = promise->max_hit;
     probe->first = first;
     probe->refs = 1;
-    probe->end = kind == KVT__PROBE_ALL || kind == KVT__PROBE_CERTAIN
+    probe->end = kind == KVT__PROBE_ALL || kind == KVT__PROBE_GUARANTEED
         ? n * kvt__n_parts(e) : n;
     probe->window = FIRST_WINDOW;
     memcpy(probe->chunks, seq->chunks + first, n * sizeof *probe->chunks);
@@ -347,7 +347,7 @@ can_gallop(const struct kvt_engine *e)
     if (!e->waits || group == e->n_groups)
         return false;
     for (uint32_t rank = 0; rank < e->world_size; rank++)
-        if (!kvt__store_can_ask(e->store, KVT__READ_FIRST,
+        if (!kvt__store_can_probe(e->store, KVT__READ_FIRST,
                                 &kvt__keyspace(e, rank, group)->space))
             return false;
     return true;
@@ -362,12 +362,12 @@ kvt__probe_start(struct kvt_seq *seq, size_t full, size_t end)
     uint32_t made = p->probes;
 
     assert(p->first <= p->n && p->n <= full && full <= end && p->n < end);
-    if (made & KVT__PROBE_ALL || !kvt__store_can_ask(e->store, KVT__ANYWHERE, space))
+    if (made & KVT__PROBE_ALL || !kvt__store_can_probe(e->store, KVT__ANYWHERE, space))
         return -ENOENT;
     if (!made && !can_gallop(e))
         return begin(seq, KVT__PROBE_ALL, p->n, end);
-    if (!made && kvt__store_can_ask(e->store, KVT__CERTAIN, space))
-        return begin(seq, KVT__PROBE_CERTAIN, p->n, end);
+    if (!made && kvt__store_can_probe(e->store, KVT__GUARANTEED, space))
+        return begin(seq, KVT__PROBE_GUARANTEED, p->n, end);
     if (made < KVT__PROBE_GALLOP && full < end)
         return begin(seq, KVT__PROBE_GALLOP, full, end);
     if (p->n_windows < MAX_WINDOWS && p->n < full)

@@ -113,7 +113,7 @@ needs_from(const struct kvt_seq *seq, uint32_t group)
 static enum kvt__where
 guaranteed_where(const struct kvt_seq *seq)
 {
-    return seq->engine->reads_ahead && may_search(seq) ? KVT__IN_MEMORY : KVT__CERTAIN;
+    return seq->engine->reads_ahead && may_search(seq) ? KVT__IN_MEMORY : KVT__GUARANTEED;
 }
 
 /* Return the number of leading chunks of the hit that fit in host memory together.  A chunk that is
@@ -132,7 +132,7 @@ n_with_room(struct kvt_seq *seq)
 
             if (c < needs_from(seq, g) || level < 0 ||
                 (level != KVT__LEVEL_MEMORY &&
-                 kvt__store_covers(e->store, KVT__CERTAIN, level, space)))
+                 kvt__store_covers(e->store, KVT__GUARANTEED, level, space)))
                 continue;
             size_t bytes = kvt__slot_footprint(
                 phase, kvt__chunk_bytes(&e->groups[g].view, seq->chunks[c].n_tokens));
@@ -342,7 +342,7 @@ fetch(struct kvt_seq *seq)
         if (all || cut_at_missing(seq))
             continue;
         if (is_late(seq, now)) {
-            err = find(seq, p->n, KVT__CERTAIN);
+            err = find(seq, p->n, KVT__GUARANTEED);
             return err ? err : hold(seq, true);
         }
         read_ahead(seq);
@@ -400,8 +400,8 @@ make_promise(struct kvt_seq *seq)
     if (err)
         return err;
     assert(seq->promise.limit <= seq->n_chunks + seq->tail_known);
-    kvt__store_look_who_lives(seq->engine->store);
-    kvt__store_look_after_indexes(seq->engine->store);
+    kvt__store_refresh_liveness(seq->engine->store);
+    kvt__store_renew_indexes(seq->engine->store);
     err = fetch(seq);
     if (err && err != -EAGAIN)
         seq->promise.state = KVT__PROMISE_NONE;

@@ -171,7 +171,7 @@ kvt_engine_store(struct kvt_engine *engine, const struct kvt_group_io *ios,
 {
     static const struct kvt__call_kind stores = {
         .name = "kvt_engine_store", .size = sizeof(struct kvt__call), .has_blocks = true,
-        .like = { .op = KVT__TIER_PUT, .done = on_saved } };
+        .like = { .op = KVT__TIER_PUT, .on_done = on_saved } };
     struct batch batch = { .n = 0 };
     struct kvt__call *call;
     int err = kvt__call_check(engine, &stores, ios, n_ios);

@@ -138,7 +138,7 @@ kvt__hit_part(const struct kvt_engine *e, size_t chunk, uint32_t rank, uint32_t 
  * once, KVT__PROBE_WINDOWS for a few hits. */
 enum kvt__probe_kind {
     KVT__PROBE_ALL = 1,     /* every object, in prefix order */
-    KVT__PROBE_CERTAIN = 2, /* every object in storage of KVT__CERTAIN, in prefix order */
+    KVT__PROBE_GUARANTEED = 2, /* every object in storage of KVT__GUARANTEED, in prefix order */
     KVT__PROBE_GALLOP = 4,  /* few objects of the first rank, in all storage */
     KVT__PROBE_WINDOWS = 8, /* no object: enter the windows of a hit as unread */
 };

@@ -17,7 +17,7 @@
 #define HANG_PAUSE_NS (INT64_C(60) * KVT__NS_PER_S)
 
 static const char *
-name_of(enum kvt__table_pause what)
+verb_of(enum kvt__table_pause what)
 {
     return what == KVT__PAUSE_READS ? "read" : "written";
 }
@@ -67,55 +67,55 @@ pause_level(struct kvt__level *level, enum kvt__table_pause what, int64_t ns,
         return;
     kvt__count(level->store->counters, KVT__N_tier_pauses, 1);
     kvt__log(KVT_LOG_WARN, "%s: %s is not %s for %lld s: %s", level->tier->ops->name,
-             level->url, name_of(what), (long long)(ns / KVT__NS_PER_S), why);
+             level->url, verb_of(what), (long long)(ns / KVT__NS_PER_S), why);
 }
 
 int
-kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what)
+kvt__circuit_begin(struct kvt__level *level, enum kvt__table_pause what)
 {
     if (level->tier->in_memory)
         return 0;
     if (kvt__level_is_paused(level, what))
         return kvt__fail(EIO, "%s: is not %s for a while, after failures",
-                         level->tier->ops->name, name_of(what));
-    /* Set the time first: kvt__store_look_for_hangs() must not see the new operation together with
-     * the time of an old response. */
-    if (!atomic_load(&level->under_way[what]))
-        atomic_store(&level->answered_ns[what], kvt__now_ns());
-    atomic_fetch_add(&level->under_way[what], 1);
+                         level->tier->ops->name, verb_of(what));
+    /* Set the time first: kvt__store_pause_hung_tiers() must not see the new operation together
+     * with the time of an old response. */
+    if (!atomic_load(&level->n_in_progress[what]))
+        atomic_store(&level->response_ns[what], kvt__now_ns());
+    atomic_fetch_add(&level->n_in_progress[what], 1);
     return 0;
 }
 
 void
-kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err)
+kvt__circuit_end(struct kvt__level *level, enum kvt__table_pause what, int err)
 {
     if (level->tier->in_memory) /* full memory is not a failure */
         return;
-    atomic_store(&level->answered_ns[what], kvt__now_ns());
-    unsigned before = atomic_fetch_sub(&level->under_way[what], 1);
+    atomic_store(&level->response_ns[what], kvt__now_ns());
+    unsigned before = atomic_fetch_sub(&level->n_in_progress[what], 1);
     assert(before);
     enum response response = response_of(level, err);
     if (response == RESPONDED) {
-        atomic_store(&level->failures[what], 0);
+        atomic_store(&level->n_failures[what], 0);
         if (kvt__table_resume(level->index, what))
             kvt__log(KVT_LOG_INFO, "%s: %s is %s again", level->tier->ops->name,
-                     level->url, name_of(what));
+                     level->url, verb_of(what));
     } else if (response == FAILED &&
-               atomic_fetch_add(&level->failures[what], 1) + 1 >= FAILURES) {
+               atomic_fetch_add(&level->n_failures[what], 1) + 1 >= FAILURES) {
         pause_level(level, what, PAUSE_NS, kvt__why());
     }
 }
 
 void
-kvt__store_look_for_hangs(struct kvt__store *store, int64_t patience_ns)
+kvt__store_pause_hung_tiers(struct kvt__store *store, int64_t patience_ns)
 {
     int64_t now = kvt__now_ns();
 
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
 
-        if (atomic_load(&level->under_way[KVT__PAUSE_READS]) &&
-            now - atomic_load(&level->answered_ns[KVT__PAUSE_READS]) >= patience_ns)
+        if (atomic_load(&level->n_in_progress[KVT__PAUSE_READS]) &&
+            now - atomic_load(&level->response_ns[KVT__PAUSE_READS]) >= patience_ns)
             pause_level(level, KVT__PAUSE_READS, HANG_PAUSE_NS, "it does not answer");
     }
 }

@@ -72,7 +72,7 @@ keeps_objects(const struct kvt__level *level, const struct kvt__table *index)
 /* Mark an entry as used because its object cannot be removed.  Otherwise each search would choose
  * the entry again, and not find entries whose objects can be removed. */
 static void
-evict_later(struct kvt__table *index, const struct kvt__record *record)
+mark_used(struct kvt__table *index, const struct kvt__record *record)
 {
     char text[KVT__TABLE_TEXT_MAX + 1];
 
@@ -99,7 +99,7 @@ evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__reco
     assert(claim.table == index && claim.entry == seen->entry);
     if (!remove_object_of(level, index, seen)) {
         kvt__table_abort(index, &claim);
-        evict_later(index, seen);
+        mark_used(index, seen);
         return -EIO;
     }
     kvt__table_evicted(index, &claim);
@@ -107,7 +107,7 @@ evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__reco
     return 0;
 }
 
-struct wanted {
+struct eviction {
     struct kvt__level *level;
     struct kvt__table *index;
     const struct kvt__object *object;
@@ -117,7 +117,7 @@ struct wanted {
 static bool
 makes_room(void *ctx, const struct kvt__record *record)
 {
-    const struct wanted *w = ctx;
+    const struct eviction *w = ctx;
     char key[KVT__KEY_TEXT_MAX + 1];
     struct kvt__object gone;
 
@@ -132,7 +132,7 @@ kvt__evict_victims(struct kvt__table *index, kvt__table_suits_fn suits, kvt__evi
     struct kvt__record victims[KVT__TABLE_VICTIMS];
     uint64_t gone = 0;
 
-    for (int in_vain = 0; in_vain < ROUNDS && gone < bytes; in_vain++) {
+    for (int n_failed = 0; n_failed < ROUNDS && gone < bytes; n_failed++) {
         size_t n = kvt__table_victims(index, suits, ctx, victims, KVT__TABLE_VICTIMS);
 
         assert(n <= KVT__TABLE_VICTIMS);
@@ -142,7 +142,7 @@ kvt__evict_victims(struct kvt__table *index, kvt__table_suits_fn suits, kvt__evi
             if (!evicts(ctx, &victims[i]))
                 continue;
             gone += victims[i].bytes ? victims[i].bytes : 1;
-            in_vain = -1;
+            n_failed = -1;
         }
     }
     return gone;
@@ -151,7 +151,7 @@ kvt__evict_victims(struct kvt__table *index, kvt__table_suits_fn suits, kvt__evi
 static bool
 evict_victim(void *ctx, const struct kvt__record *record)
 {
-    const struct wanted *w = ctx;
+    const struct eviction *w = ctx;
 
     return !evict(w->level, w->index, record);
 }
@@ -161,10 +161,10 @@ static uint64_t
 evict_from(struct kvt__level *level, struct kvt__table *index,
            const struct kvt__object *object, uint64_t bytes)
 {
-    struct wanted wanted = { level, index, object };
+    struct eviction eviction = { level, index, object };
     bool chooses = object && level->tier->several_disks;
 
-    return kvt__evict_victims(index, chooses ? makes_room : NULL, evict_victim, &wanted, bytes);
+    return kvt__evict_victims(index, chooses ? makes_room : NULL, evict_victim, &eviction, bytes);
 }
 
 uint64_t
@@ -268,7 +268,7 @@ kvt__level_claim(struct kvt__level *level, const struct kvt__store_req *req,
     int err;
 
     kvt__level_spell(level, req->space->text, text);
-    kvt__level_look_after_index(level);
+    kvt__level_renew_index(level);
     struct kvt__table *index = level->index; /* may be replaced at any time */
     do
         err = kvt__table_claim(index, &name, record, text, claim);

@@ -96,8 +96,8 @@ kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req)
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
     req->index = level->index; /* another thread may replace level->index meanwhile */
-    req->was_seen = !req->is_name && kvt__table_find(req->index, &name, NULL, &req->seen);
-    req->object.index = req->was_seen ? req->index : NULL;
+    req->has_entry = !req->is_name && kvt__table_find(req->index, &name, NULL, &req->seen);
+    req->object.index = req->has_entry ? req->index : NULL;
     req->object.entry = req->seen.entry;
     req->object.word = req->seen.word;
 }
@@ -107,16 +107,16 @@ kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req)
 /* Return the number of lookups in a walk over all levels.  Host memory is looked up first and last,
  * because a chunk can move from storage to host memory during the walk. */
 static size_t
-n_looks(const struct kvt__store *store)
+n_lookups(const struct kvt__store *store)
 {
     return store->n_levels + (store->memory ? 2 : 1);
 }
 
 static int
-level_of_look(const struct kvt__store *store, size_t look)
+level_of_lookup(const struct kvt__store *store, size_t lookup)
 {
-    assert(look < n_looks(store));
-    return look > store->n_levels ? KVT__LEVEL_MEMORY : (int)look;
+    assert(lookup < n_lookups(store));
+    return lookup > store->n_levels ? KVT__LEVEL_MEMORY : (int)lookup;
 }
 
 void
@@ -140,8 +140,8 @@ bool
 kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
                 enum kvt__where where)
 {
-    for (size_t i = 0; i < n_looks(store); i++) {
-        int level = level_of_look(store, i);
+    for (size_t i = 0; i < n_lookups(store); i++) {
+        int level = level_of_lookup(store, i);
 
         if (kvt__store_covers(store, where, level, key->space) &&
             find_at(store, level, key))
@@ -169,8 +169,8 @@ int
 kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
                  enum kvt__where where, int64_t until_ns, struct kvt__lease *out)
 {
-    for (size_t i = 0; i < n_looks(store); i++) {
-        int level = level_of_look(store, i);
+    for (size_t i = 0; i < n_lookups(store); i++) {
+        int level = level_of_lookup(store, i);
 
         if (kvt__store_covers(store, where, level, key->space) &&
             lease(store, level, key, until_ns, out))

@@ -62,7 +62,7 @@ is_instance(const char *name)
 
 /* Remove directories of ended engines: directories without a flock. */
 static void
-clean(int base)
+remove_stale(int base)
 {
     int copy = fcntl(base, F_DUPFD_CLOEXEC, 0);
     DIR *d = copy < 0 ? NULL : fdopendir(copy);
@@ -86,7 +86,7 @@ clean(int base)
 /* Open a directory and take a shared flock.  Create the directory if the directory does not exist
  * or another process removes the directory meanwhile.  Return the descriptor, or -errno. */
 static int
-hold(int base, const char *name)
+open_locked(int base, const char *name)
 {
     struct stat st;
 
@@ -115,9 +115,9 @@ kvt__instance_open(const char *instance, uint32_t rank, bool worker,
     if (base < 0)
         return base;
     if (worker)
-        clean(base);
+        remove_stale(base);
     name_of(instance, rank, out->name, sizeof out->name);
-    out->dirfd = hold(base, out->name);
+    out->dirfd = open_locked(base, out->name);
     close(base);
     if (out->dirfd < 0)
         return kvt__fail(-out->dirfd, "open %s in " MEMORY_DIR, out->name);

@@ -10,36 +10,37 @@
 #include "base/bytes.h"
 #include "store/private.h"
 
-#define STRAIGHT_BYTES ((uint64_t)64 << 20)
+#define DIRECT_READ_BYTES ((uint64_t)64 << 20)
 
 /* ------------------------------------------------------------------- memory */
 
-/* Get memory for a payload in req->own: a slot of the tier, or allocated memory.  0; -ENOMEM with a
- * sentence. */
+/* Get memory for a payload in req->staging: a slot of the tier, or allocated memory.  0; -ENOMEM
+ * with a sentence. */
 static int
 take_memory(struct kvt__store_req *req, struct kvt__tier *tier, uint64_t bytes)
 {
-    assert(!req->own.payload && !req->heap);
-    if (tier->ops->lend(tier, req->tier_op.prio, bytes, &req->own))
+    assert(!req->staging.payload && !req->staging_heap);
+    if (tier->ops->lend(tier, req->tier_op.prio, bytes, &req->staging))
         return 0;
     if (bytes <= SIZE_MAX / 2)
-        req->heap = aligned_alloc(4096, kvt__round_up(bytes + tier->phase + 2 * KVT__SLOT_ROOM,
-                                                      4096));
-    if (!req->heap)
+        req->staging_heap = aligned_alloc(
+            4096, kvt__round_up(bytes + tier->phase + 2 * KVT__SLOT_ROOM, 4096));
+    if (!req->staging_heap)
         return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
-    req->own = (struct kvt__slot){
-        .payload = (unsigned char *)req->heap + KVT__SLOT_ROOM + tier->phase, .bytes = bytes };
+    req->staging = (struct kvt__slot){
+        .payload = (unsigned char *)req->staging_heap + KVT__SLOT_ROOM + tier->phase,
+        .bytes = bytes };
     return 0;
 }
 
 void
 kvt__key_release(struct kvt__store_req *req)
 {
-    if (req->own.lender)
-        kvt__pool_release(NULL, &req->own);
-    free(req->heap);
-    req->heap = NULL;
-    req->own = (struct kvt__slot){ 0 };
+    if (req->staging.lender)
+        kvt__pool_release(NULL, &req->staging);
+    free(req->staging_heap);
+    req->staging_heap = NULL;
+    req->staging = (struct kvt__slot){ 0 };
 }
 
 static void
@@ -54,7 +55,7 @@ static int
 look_up(struct kvt__store_req *req, struct kvt__level *level)
 {
     kvt__level_look_up(level, req);
-    return req->was_seen || !level->tier->in_memory ? 0 : -ENOENT;
+    return req->has_entry || !level->tier->in_memory ? 0 : -ENOENT;
 }
 
 /* --------------------------------------------------------------------- put */
@@ -85,10 +86,10 @@ put_begin(struct kvt__store_req *req, struct kvt__level *level)
     }
     if (level->tier->takes_any)
         return 0;
-    int err = req->own.payload ? 0 : take_memory(req, level->tier, req->slot.bytes);
+    int err = req->staging.payload ? 0 : take_memory(req, level->tier, req->slot.bytes);
     if (!err)
-        copy(req->own.payload, req->slot.payload, req->slot.bytes);
-    req->tier_op.slot = req->own;
+        copy(req->staging.payload, req->slot.payload, req->slot.bytes);
+    req->tier_op.slot = req->staging;
     return err;
 }
 
@@ -98,10 +99,10 @@ put_begin(struct kvt__store_req *req, struct kvt__level *level)
  * buffer of a waiting thread, probe the size first, so that the tier reads several parts at the
  * same time. */
 static bool
-reads_straight(const struct kvt__store_req *req, const struct kvt__tier *tier)
+reads_directly(const struct kvt__store_req *req, const struct kvt__tier *tier)
 {
     return tier->takes_any && !req->verifies &&
-           !(req->waits && req->slot.bytes > STRAIGHT_BYTES);
+           !(req->is_sync && req->slot.bytes > DIRECT_READ_BYTES);
 }
 
 static int
@@ -112,15 +113,15 @@ get_begin(struct kvt__store_req *req, struct kvt__level *level)
 
     assert(req->op == KVT__TIER_GET);
     kvt__key_release(req); /* memory for a level that lost its object after the probe */
-    if (reads_straight(req, level->tier)) {
+    if (reads_directly(req, level->tier)) {
         op->shorter = true;
-    } else if (!req->looked) {
+    } else if (!req->is_probed) {
         op->what = KVT__TIER_PROBE;
     } else if (level->tier->takes_any && !req->verifies) {
         op->slot.bytes = req->found.payload_bytes;
     } else {
         err = take_memory(req, level->tier, req->found.payload_bytes);
-        op->slot = req->own;
+        op->slot = req->staging;
     }
     return err;
 }
@@ -128,13 +129,13 @@ get_begin(struct kvt__store_req *req, struct kvt__level *level)
 /* The probe has found the object.  KVT__LEVEL_AGAIN: the read follows; -EMSGSIZE with a sentence:
  * the object is larger than the caller's buffer. */
 static int
-look_end(struct kvt__store_req *req)
+probe_end(struct kvt__store_req *req)
 {
     if (!req->verifies && req->found.payload_bytes > req->slot.bytes)
         return kvt__fail(EMSGSIZE, "%s has %llu bytes, there is room for %zu.", req->by_key,
                          (unsigned long long)req->found.payload_bytes, req->slot.bytes);
-    assert(!req->looked);
-    req->looked = true;
+    assert(!req->is_probed);
+    req->is_probed = true;
     return KVT__LEVEL_AGAIN;
 }
 
@@ -172,14 +173,14 @@ static int
 get_end(struct kvt__store_req *req, struct kvt__level *level)
 {
     if (req->tier_op.what == KVT__TIER_PROBE)
-        return look_end(req);
+        return probe_end(req);
     int err = check(req, level);
     if (err)
         return err;
     req->verified = (req->found.has_id && !level->tier->in_memory) || req->found.checked;
-    assert(!req->own.payload || req->own.payload == req->tier_op.slot.payload);
-    if (req->own.payload && !req->verifies)
-        copy(req->slot.payload, req->own.payload, req->own.bytes);
+    assert(!req->staging.payload || req->staging.payload == req->tier_op.slot.payload);
+    if (req->staging.payload && !req->verifies)
+        copy(req->slot.payload, req->staging.payload, req->staging.bytes);
     return 0;
 }
 
@@ -195,9 +196,9 @@ delete_begin(struct kvt__store_req *req, struct kvt__level *level)
 
     assert(req->op == KVT__TIER_REMOVE && req->index);
     req->claim = (struct kvt__claim){ .table = NULL };
-    if (req->was_seen && level->tier->unlisted)
+    if (req->has_entry && level->tier->unlisted)
         (void)kvt__table_forget(req->index, &req->seen, true);
-    else if (req->was_seen)
+    else if (req->has_entry)
         err = kvt__table_evict(req->index, &req->seen, true, &req->claim);
     if (!level->tier->in_memory || !err || err == -ENOENT)
         return level->tier->in_memory ? err : 0;
@@ -235,7 +236,7 @@ kvt__key_begin(struct kvt__store_req *req, struct kvt__level *level)
 int
 kvt__key_end(struct kvt__store_req *req, struct kvt__level *level, int err)
 {
-    req->looked = false;
+    req->is_probed = false;
     if (!err || err == -EMSGSIZE)
         req->found = req->tier_op.found;
     else if (err == -ENOENT)

@@ -18,10 +18,10 @@ look_up_chunk(struct kvt__level *level, struct kvt__store_req *req)
     struct kvt__chunk_key key = kvt__request_key(req);
 
     kvt__level_look_up(level, req);
-    req->was_seen = req->was_seen && !level->no_get &&
+    req->has_entry = req->has_entry && !level->no_get &&
                     kvt__store_matches(level->store, (int)(level - level->store->levels) + 1,
                                        &key, &req->seen);
-    return req->was_seen;
+    return req->has_entry;
 }
 
 /* --------------------------------------------------------------------- put */
@@ -107,14 +107,14 @@ put_begin(struct kvt__level *level, struct kvt__store_req *req)
                          "shared and the limit could not be held.",
                          level->tier->ops->name);
     uint64_t bytes = level->tier->ops->stored_bytes(level->tier, &req->object, req->slot.bytes);
-    int err = kvt__level_begin(level, KVT__PAUSE_WRITES);
+    int err = kvt__circuit_begin(level, KVT__PAUSE_WRITES);
     if (err)
         return err;
     err = kvt__level_keep_free(level, &req->object, bytes);
     if (!err)
         err = claim_for_put(level, req, bytes, replaces, &req->claim);
     if (err)
-        kvt__level_end(level, KVT__PAUSE_WRITES, -ECANCELED);
+        kvt__circuit_end(level, KVT__PAUSE_WRITES, -ECANCELED);
     req->object.index = req->claim.table;
     req->object.entry = req->claim.entry;
     return err;
@@ -140,7 +140,7 @@ put_end(struct kvt__level *level, struct kvt__store_req *req, int err)
         .id = req->id,
         .bytes = level->tier->ops->stored_bytes(level->tier, &req->object, req->slot.bytes) };
 
-    kvt__level_end(level, KVT__PAUSE_WRITES, err);
+    kvt__circuit_end(level, KVT__PAUSE_WRITES, err);
     if (err) {
         kvt__table_abort(level->index, &req->claim);
         if ((err == -ENOSPC || err == -EDQUOT) && !level->tier->in_memory)
@@ -203,20 +203,20 @@ static bool
 has_right_shape(const struct kvt__store_req *req)
 {
     const struct kvt__found *found = &req->tier_op.found;
-    char told[96], asked[96];
+    char actual[96], expected[96];
 
     if (!found->has_shape || !memcmp(&found->shape, &req->shape, sizeof req->shape))
         return true;
     KVT__LOG_ONCE(KVT_LOG_WARN, "chunks of another geometry have this model's names, and "
                   "are not used: one of %s tells shape %s, where %s was expected; keep "
                   "the two models' chunks apart", req->space->text,
-                  shape_text(&found->shape, told), shape_text(&req->shape, asked));
+                  shape_text(&found->shape, actual), shape_text(&req->shape, expected));
     return false;
 }
 
 /* Return true if the object's description does not contradict the request's chunk. */
 static bool
-may_be(const struct kvt__level *level, const struct kvt__store_req *req)
+can_be_chunk(const struct kvt__level *level, const struct kvt__store_req *req)
 {
     const struct kvt__found *found = &req->tier_op.found;
 
@@ -250,10 +250,10 @@ enter_found(struct kvt__level *level, const struct kvt__store_req *req)
 {
     const struct kvt__found *found = &req->tier_op.found;
     uint32_t flags = found->has_id ? 0
-                   : may_be(level, req) ? KVT__TABLE_FOREIGN : KVT__TABLE_UNREAD;
+                   : can_be_chunk(level, req) ? KVT__TABLE_FOREIGN : KVT__TABLE_UNREAD;
     struct kvt__record record = {
         .bytes = found->stored_bytes,
-        .flags = flags | KVT__TABLE_FOUND | (req->was_seen ? KVT__TABLE_OVERWRITE : 0) };
+        .flags = flags | KVT__TABLE_FOUND | (req->has_entry ? KVT__TABLE_OVERWRITE : 0) };
     struct kvt__claim place;
 
     if (!(flags & KVT__TABLE_UNREAD)) /* with id 0, a PUT replaces the object */
@@ -274,11 +274,11 @@ enter_found(struct kvt__level *level, const struct kvt__store_req *req)
  * forget the entry of an object that cannot be the request's chunk: lookups would promise an unread
  * entry again. */
 static int
-correct(struct kvt__level *level, const struct kvt__store_req *req)
+correct_index(struct kvt__level *level, const struct kvt__store_req *req)
 {
-    if (req->tier_op.found.has_id || may_be(level, req) || !level->tier->multi_host)
+    if (req->tier_op.found.has_id || can_be_chunk(level, req) || !level->tier->multi_host)
         return enter_found(level, req);
-    if (req->was_seen)
+    if (req->has_entry)
         (void)kvt__table_forget(req->index, &req->seen, true);
     return -ENOENT;
 }
@@ -332,14 +332,14 @@ check(const struct kvt__level *level, struct kvt__store_req *req)
 
 /* Delete a corrupt chunk from the index and, if allowed, from storage.  Keeps the sentence. */
 static void
-drop_damaged(struct kvt__level *level, const struct kvt__store_req *req)
+drop_corrupt(struct kvt__level *level, const struct kvt__store_req *req)
 {
     /* Another program may have stored the object of an unread entry. */
     bool keeps = level->tier->keeps_damaged || req->seen.flags & KVT__TABLE_UNREAD;
     char why[KVT__WHY_BYTES];
 
     snprintf(why, sizeof why, "%s", kvt__why());
-    assert(req->was_seen);
+    assert(req->has_entry);
     bool gone = kvt__level_drop(level, req->index, &req->seen, &req->object, keeps);
     kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
              req->object.key, keeps ? "" : gone ? " and was removed" :
@@ -354,18 +354,18 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
-    assert(req->was_seen && !level->no_get);
-    kvt__level_end(level, KVT__PAUSE_READS, err);
+    assert(req->has_entry && !level->no_get);
+    kvt__circuit_end(level, KVT__PAUSE_READS, err);
     if (!err)
         err = check(level, req);
     if (err == -ENOENT)
         (void)kvt__table_forget(req->index, &req->seen, true);
     if (err == -ESTALE) {
-        (void)correct(level, req);
+        (void)correct_index(level, req);
         return -ENOENT;
     }
     if (err == -EBADMSG)
-        drop_damaged(level, req);
+        drop_corrupt(level, req);
     if (err)
         return err;
     req->verified = req->tier_op.found.has_id && !req->unsummed;
@@ -392,10 +392,10 @@ probe_begin(struct kvt__level *level, struct kvt__store_req *req)
         (req->where != KVT__ANYWHERE && !kvt__level_covers(level, req->where, req->space)))
         return -ENOENT;
     kvt__level_look_up(level, req);
-    if (req->was_seen && !(req->seen.flags & KVT__TABLE_UNREAD) &&
+    if (req->has_entry && !(req->seen.flags & KVT__TABLE_UNREAD) &&
         kvt__id_equal(&req->seen.id, &req->id))
         return -EEXIST;
-    return kvt__level_begin(level, KVT__PAUSE_READS);
+    return kvt__circuit_begin(level, KVT__PAUSE_READS);
 }
 
 /* End a PROBE: enter the found object into the index.  err: the result of the tier's operation. */
@@ -403,14 +403,14 @@ static int
 probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
 {
     assert(req->op == KVT__TIER_PROBE && !level->tier->in_memory);
-    kvt__level_end(level, KVT__PAUSE_READS, err);
-    if (err == -ENOENT && !req->tier_op.found.stored_bytes && req->was_seen)
+    kvt__circuit_end(level, KVT__PAUSE_READS, err);
+    if (err == -ENOENT && !req->tier_op.found.stored_bytes && req->has_entry)
         (void)kvt__table_forget(req->index, &req->seen, true);
     if (err)
         return err;
-    err = correct(level, req);
+    err = correct_index(level, req);
     /* -EEXIST: another thread has entered the chunk, and the request succeeds. */
-    return may_be(level, req) ? err : -ENOENT;
+    return can_be_chunk(level, req) ? err : -ENOENT;
 }
 
 /* ------------------------------------------------------------------ all requests */
@@ -418,18 +418,18 @@ probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
 /* Return true if key.c handles the level's part of a request: all requests by key but a PUT of a
  * key text. */
 static bool
-is_of_key(const struct kvt__store_req *req)
+is_key_operation(const struct kvt__store_req *req)
 {
     return req->by_key && (req->op != KVT__TIER_PUT || req->is_name);
 }
 
 int
-kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level)
+kvt__level_prepare(struct kvt__store_req *req, struct kvt__level *level)
 {
     assert(level == &req->store->levels[req->level]);
     int err = req->by_key ? kvt__key_begin(req, level) : 0;
 
-    if (err || is_of_key(req))
+    if (err || is_key_operation(req))
         return err;
     /* The CPU copies from and to shared host memory, and cannot copy from or to a GPU. */
     if (level->tier->in_memory && kvt__slot_on_device(&req->slot))
@@ -439,16 +439,16 @@ kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level)
         return kvt__level_may_put(level, req->space) ? put_begin(level, req)
                                                      : -EEXIST;
     case KVT__TIER_GET:
-        return look_up_chunk(level, req) ? kvt__level_begin(level, KVT__PAUSE_READS) : -ENOENT;
+        return look_up_chunk(level, req) ? kvt__circuit_begin(level, KVT__PAUSE_READS) : -ENOENT;
     default:
         return probe_begin(level, req);
     }
 }
 
 int
-kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level, int err)
+kvt__level_complete(struct kvt__store_req *req, struct kvt__level *level, int err)
 {
-    if (is_of_key(req))
+    if (is_key_operation(req))
         return kvt__key_end(req, level, err);
     switch (req->op) {
     case KVT__TIER_PUT:

@@ -32,7 +32,7 @@ struct listing {
     struct kvt__record records[N_BATCH];
     size_t n;
     size_t n_entered;
-    bool whole; /* no object was left out because of a failure */
+    bool is_complete; /* no object was left out because of a failure */
 };
 
 static void
@@ -45,7 +45,7 @@ enter_batch(struct listing *l)
         l->n_entered += !err;
         /* -ENOSPC does not make the listing incomplete: a second listing would have no room
          * either. */
-        l->whole = l->whole && err != -ETIMEDOUT && err != -EAGAIN;
+        l->is_complete = l->is_complete && err != -ETIMEDOUT && err != -EAGAIN;
     }
     l->n = 0;
 }
@@ -91,7 +91,7 @@ enter_object(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
 /* Return true if the index needs the names of all objects: only listed objects count for the limit
  * and can be evicted.  Without a limit nothing is evicted, and lookups probe for objects. */
 static bool
-wants_names(const struct kvt__level *level, const struct kvt__table *index)
+needs_names(const struct kvt__level *level, const struct kvt__table *index)
 {
     struct kvt__table_totals totals;
 
@@ -102,7 +102,7 @@ wants_names(const struct kvt__level *level, const struct kvt__table *index)
 /* Enter the chunks of the last snapshot.  If the file is missing or corrupt, lookups probe for the
  * objects. */
 static void
-enter_saved(struct listing *l)
+enter_snapshot(struct listing *l)
 {
     int64_t n = l->level->dirfd < 0 ? 0 : kvt__table_read_v3(l->index, l->level->dirfd);
     int64_t m = l->level->dirfd < 0 ? 0 : kvt__table_read_snapshot(l->index, l->level->dirfd);
@@ -117,15 +117,15 @@ void
 kvt__level_list(struct kvt__level *level)
 {
     const struct kvt__tier_ops *ops = level->tier->ops;
-    struct listing l = { .level = level, .index = level->index, .whole = true,
+    struct listing l = { .level = level, .index = level->index, .is_complete = true,
                          .settled_ns = kvt__wall_ns() - SETTLED_NS };
 
     if (level->tier->in_memory || kvt__table_is_listed(l.index) ||
         kvt__now_ns() < atomic_load(&level->list_from_ns) || kvt__table_begin_list(l.index))
         return;
-    enter_saved(&l);
-    if (wants_names(level, l.index) && ops->list(level->tier, "", enter_object, &l)) {
-        l.whole = false;
+    enter_snapshot(&l);
+    if (needs_names(level, l.index) && ops->list(level->tier, "", enter_object, &l)) {
+        l.is_complete = false;
         if (!atomic_load(&level->store->stopping))
             KVT__LOG_ONCE(KVT_LOG_WARN, "%s: a part of %s is not listed, so the limit does not "
                           "count all chunks; the next listing follows in %lld s: %s",
@@ -133,9 +133,9 @@ kvt__level_list(struct kvt__level *level)
                           (long long)(LIST_AGAIN_NS / KVT__NS_PER_S), kvt__why());
     }
     enter_batch(&l);
-    if (!l.whole)
+    if (!l.is_complete)
         atomic_store(&level->list_from_ns, kvt__now_ns() + LIST_AGAIN_NS);
-    kvt__table_end_list(l.index, l.whole && !atomic_load(&level->store->stopping));
+    kvt__table_end_list(l.index, l.is_complete && !atomic_load(&level->store->stopping));
     if (l.n_entered)
         kvt__log(KVT_LOG_INFO, "%s: %zu chunks in %s were not in the index and are "
                  "now", ops->name, l.n_entered, level->url);
@@ -144,7 +144,7 @@ kvt__level_list(struct kvt__level *level)
 /* ------------------------------------------------------------------- upkeep */
 
 static void
-save(struct kvt__level *level)
+save_snapshot(struct kvt__level *level)
 {
     int err = kvt__table_write_snapshot(level->index, level->dirfd, SNAPSHOT_S);
 
@@ -155,15 +155,15 @@ save(struct kvt__level *level)
 }
 
 static void
-keep_up(struct kvt__store *store)
+run_upkeep(struct kvt__store *store)
 {
     for (size_t i = 0; i < store->n_levels && !atomic_load(&store->stopping); i++) {
         struct kvt__level *level = &store->levels[i];
 
-        kvt__level_look_after_index(level);
+        kvt__level_renew_index(level);
         (void)kvt__table_recover(level->index);
         kvt__level_list(level);
-        save(level);
+        save_snapshot(level);
     }
 }
 
@@ -189,17 +189,17 @@ upkeep_main(void *arg)
     struct kvt__store *store = arg;
 
     do
-        keep_up(store);
+        run_upkeep(store);
     while (wait_for_upkeep(store));
     return NULL;
 }
 
 void
-kvt__store_keep(struct kvt__store *store)
+kvt__store_start_upkeep(struct kvt__store *store)
 {
-    assert(!store->is_kept && !atomic_load(&store->stopping));
-    store->is_kept = !kvt__thread_start(&store->upkeep, "kvt-upkeep", upkeep_main, store);
-    if (!store->is_kept)
+    assert(!store->has_upkeep && !atomic_load(&store->stopping));
+    store->has_upkeep = !kvt__thread_start(&store->upkeep, "kvt-upkeep", upkeep_main, store);
+    if (!store->has_upkeep)
         kvt__log(KVT_LOG_WARN, "a restart of the host, or of another process, can lose "
                  "chunks in storage: %s", kvt__why());
 }
@@ -213,7 +213,7 @@ kvt__store_stop(struct kvt__store *store)
     pthread_mutex_unlock(&store->upkeep_lock);
     for (size_t i = 0; i < store->n_levels; i++)
         store->levels[i].tier->ops->stop(store->levels[i].tier);
-    if (store->is_kept)
+    if (store->has_upkeep)
         pthread_join(store->upkeep, NULL);
-    store->is_kept = false;
+    store->has_upkeep = false;
 }

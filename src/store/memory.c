@@ -32,7 +32,7 @@ struct rank {
 
 struct kvt__host_memory {
     bool no_get, no_put;
-    bool passing; /* keep only prefetched chunks */
+    bool prefetched_only; /* keep only prefetched chunks */
     struct kvt__store *store;
     struct rank *ranks;
     uint32_t n_ranks;
@@ -115,11 +115,11 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
     struct kvt__host_memory *m = calloc(1, sizeof *m);
     int err = 0;
 
-    assert(!store->memory && (params->pool || params->looks_up));
+    assert(!store->memory && (params->pool || params->sees_all_ranks));
     if (!m)
         return kvt__fail(ENOMEM, "local_cpu: open");
     pthread_mutex_init(&m->lock, NULL);
-    m->passing = params->passing;
+    m->prefetched_only = params->prefetched_only;
     m->store = store;
     m->n_ranks = params->n_ranks;
     m->ranks = calloc(params->n_ranks, sizeof *m->ranks);
@@ -128,7 +128,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
     for (uint32_t r = 0; m->ranks && r < m->n_ranks; r++)
         m->ranks[r].instance = (struct kvt__instance){ .dirfd = -1, .worker_fd = -1 };
     for (uint32_t r = 0; !err && r < params->n_ranks; r++)
-        if (params->looks_up || r == params->rank)
+        if (params->sees_all_ranks || r == params->rank)
             err = open_rank(params, r, &m->ranks[r]);
     if (!err && params->pool)
         err = open_chunks(m, params);
@@ -136,7 +136,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
         kvt__memory_close(m);
         return err;
     }
-    if (!params->passing) /* with passing, LMCache's LocalCPUBackend is off */
+    if (!params->prefetched_only) /* with prefetched_only, LMCache's LocalCPUBackend is off */
         kvt__use_location(params->config, "LocalCPUBackend", &m->no_get, &m->no_put);
     store->memory = m;
     store->traits.n_tiers++;
@@ -193,7 +193,7 @@ kvt__memory_covers(const struct kvt__store *store, const struct kvt__space *spac
 bool
 kvt__memory_keeps(const struct kvt__store *store)
 {
-    return store->memory && !store->memory->passing;
+    return store->memory && !store->memory->prefetched_only;
 }
 
 bool
@@ -203,7 +203,7 @@ kvt__memory_may_put(const struct kvt__store *store)
 }
 
 void
-kvt__store_look_who_lives(struct kvt__store *store)
+kvt__store_refresh_liveness(struct kvt__store *store)
 {
     struct kvt__host_memory *m = store->memory;
 
@@ -324,7 +324,7 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
     assert(req->slot.payload && !req->by_key);
     if (!m)
         return -ENODEV;
-    if (!m->pool || (m->passing && !req->early) || (m->no_get && req->op == KVT__TIER_GET))
+    if (!m->pool || (m->prefetched_only && !req->early) || (m->no_get && req->op == KVT__TIER_GET))
         return -EEXIST;
     struct kvt__record record = {
         .id = req->id, .bytes = kvt__pool_footprint(m->pool, req->slot.bytes),
@@ -372,7 +372,7 @@ share(struct kvt__store *store, const struct kvt__store_req *req, struct chunk *
 
 /* Note that the payload is verified: later loads do not compute the checksum. */
 static void
-set_summed(struct kvt__host_memory *m, const struct kvt__record *seen,
+set_verified(struct kvt__host_memory *m, const struct kvt__record *seen,
            const unsigned char *payload)
 {
     assert(seen->entry < m->n_chunks);
@@ -417,7 +417,7 @@ kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req)
 
     if (!err) {
         req->verified = true;
-        set_summed(m, &req->seen, req->slot.payload);
+        set_verified(m, &req->seen, req->slot.payload);
         return 0;
     }
     drop(m, &req->seen);
@@ -444,7 +444,7 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
     if (err)
         drop(store->memory, &seen);
     else if (c.unsummed)
-        set_summed(store->memory, &seen, c.slot.payload);
+        set_verified(store->memory, &seen, c.slot.payload);
     kvt__pool_release(store->memory->pool, &c.slot);
     req->unsummed = false;
     req->verified = !(seen.flags & KVT__TABLE_FOREIGN);

@@ -43,8 +43,8 @@ struct kvt__level {
 
     /* circuit.c, by enum kvt__table_pause: operations in progress; consecutive failures; time of
      * the last response, or of the begin of the first operation in progress */
-    atomic_uint under_way[2], failures[2];
-    _Atomic int64_t answered_ns[2];
+    atomic_uint n_in_progress[2], n_failures[2];
+    _Atomic int64_t response_ns[2];
 
     _Atomic int64_t tags_evicted_ns; /* kvt__level_evict_tags() */
     _Atomic int64_t list_from_ns;    /* kvt__level_list(): time of the next attempt */
@@ -61,9 +61,9 @@ struct kvt__store {
     size_t n_levels;
     struct kvt__level levels[KVT__MAX_LEVELS];
 
-    /* list.c: the thread of kvt__store_keep() */
+    /* list.c: the thread of kvt__store_start_upkeep() */
     pthread_t upkeep;
-    bool is_kept;
+    bool has_upkeep;
     pthread_mutex_t upkeep_lock; /* held while `stopping` is set */
     pthread_cond_t upkeep_stop;
 };
@@ -74,7 +74,7 @@ struct kvt__storage {
     char url[4096 + 32];
     char location[256];   /* LMCache's name of the storage */
     uint64_t limit_bytes; /* configured limit; 0: none */
-    bool of_each;         /* limit_bytes is the limit of each worker */
+    bool is_per_worker;   /* limit_bytes is the limit of each worker */
     bool of_host;         /* other hosts cannot read the storage, unless the tier has multi_host */
 };
 
@@ -130,13 +130,14 @@ bool kvt__level_is_paused(const struct kvt__level *level, enum kvt__table_pause 
  * successful begin.  begin returns 0; -EIO with a sentence: the level is paused.  end: err is the
  * result of the operation, and kvt__why() still has the operation's sentence; -ECANCELED: the
  * tier got no request.  end pauses the level after 8 consecutive failures. */
-int kvt__level_begin(struct kvt__level *level, enum kvt__table_pause what);
-void kvt__level_end(struct kvt__level *level, enum kvt__table_pause what, int err);
+int kvt__circuit_begin(struct kvt__level *level, enum kvt__table_pause what);
+void kvt__circuit_end(struct kvt__level *level, enum kvt__table_pause what, int err);
 
 /* ------------------------------------------------------------------- key.c */
 
-/* Begin and end a level's part of a request by key, as kvt__level_ask() and kvt__level_answer().
- * For a PUT of a key, kvt__key_begin() only sets the slot of req->tier_op. */
+/* Begin and end a level's part of a request by key, as kvt__level_prepare() and
+ * kvt__level_complete().  For a PUT of a key, kvt__key_begin() only sets the slot of
+ * req->tier_op. */
 int kvt__key_begin(struct kvt__store_req *req, struct kvt__level *level);
 int kvt__key_end(struct kvt__store_req *req, struct kvt__level *level, int err);
 
@@ -146,16 +147,16 @@ void kvt__key_release(struct kvt__store_req *req);
 /* ------------------------------------------------------------------- level.c */
 
 /* Begin a level's part of a request.  0: the caller submits req->tier_op to the level's tier
- * and calls kvt__level_answer() at its end.  -ENOENT, -EEXIST: the level has no part in the
+ * and calls kvt__level_complete() at its end.  -ENOENT, -EEXIST: the level has no part in the
  * request; -errno with a sentence. */
-int kvt__level_ask(struct kvt__store_req *req, struct kvt__level *level);
+int kvt__level_prepare(struct kvt__store_req *req, struct kvt__level *level);
 
 /* End a level's part of a request.  err: the result of the tier's operation, with its sentence
  * in kvt__why(); req->tier_op.found describes the object.  Returns the level's result: 0;
  * KVT__LEVEL_AGAIN: the level's part has another operation and begins again; or -errno with a
  * sentence. */
 #define KVT__LEVEL_AGAIN 1
-int kvt__level_answer(struct kvt__store_req *req, struct kvt__level *level, int err);
+int kvt__level_complete(struct kvt__store_req *req, struct kvt__level *level, int err);
 
 /* Copy the verified payload of a GET from storage into shared host memory too, if there is
  * such memory and room. */
@@ -165,7 +166,7 @@ void kvt__level_share(struct kvt__store_req *req);
  * place and return true.  kvt__pool_release() ends the slot. */
 bool kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req);
 
-/* Look up the entry of a request's name in the level's index: fill in req->index, was_seen and
+/* Look up the entry of a request's name in the level's index: fill in req->index, has_entry and
  * seen, and index, entry and word of req->object for the tier of shared host memory. */
 void kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req);
 
@@ -281,7 +282,7 @@ int kvt__level_open_index(struct kvt__level *level, const struct kvt__table_para
 
 /* If another process has replaced or deleted the index, open the index again on a thread
  * of the executor. */
-void kvt__level_look_after_index(struct kvt__level *level);
+void kvt__level_renew_index(struct kvt__level *level);
 
 /* Close the index and all replaced indexes.  No other thread uses the level. */
 void kvt__level_close_index(struct kvt__level *level);

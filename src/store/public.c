@@ -22,11 +22,11 @@ struct kvt_store {
     struct kvt__counters counters;
     struct kvt__exec *exec;
     struct kvt__store *store;
-    int64_t patience_ns;  /* longest wait of kvt_store_close() for responses */
+    int64_t close_timeout_ns; /* longest wait of kvt_store_close() for responses */
 
     pthread_mutex_t lock; /* guards the fields below */
-    pthread_cond_t idle;  /* n_under_way has become 0; monotonic clock */
-    size_t n_under_way;
+    pthread_cond_t idle;  /* n_in_progress has become 0; monotonic clock */
+    size_t n_in_progress;
     struct task *first_done, **last_done;
     int eventfd;
 };
@@ -140,7 +140,7 @@ describe(struct task *task)
         .op = ops[op->kind], .by_key = op->key, .is_name = op->flags & KVT_OP_NAME,
         .listed = op->flags & KVT_OP_LISTED || op->kind == KVT_OP_VERIFY,
         .verifies = op->kind == KVT_OP_VERIFY, .space = &task->space, .whole = true,
-        .only_level = tier_of(op), .overwrite = true, .done = on_done,
+        .only_level = tier_of(op), .overwrite = true, .on_done = on_done,
         .slot = { .payload = op->buf, .bytes = op->bytes },
         .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
     int err = describe_key(task);
@@ -197,12 +197,12 @@ on_done(struct kvt__store_req *req)
     report(task);
     task->next = NULL;
     pthread_mutex_lock(&s->lock);
-    assert(s->n_under_way);
+    assert(s->n_in_progress);
     *s->last_done = task;
     s->last_done = &task->next;
     if (write(s->eventfd, &one, sizeof one) < 0)
         one = 0; /* the counter is full, so the eventfd is readable */
-    if (!--s->n_under_way)
+    if (!--s->n_in_progress)
         pthread_cond_signal(&s->idle);
     pthread_mutex_unlock(&s->lock);
 }
@@ -239,7 +239,7 @@ kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n)
     }
     if (!err) { /* in a forked child, err is set: the lock may be held by a lost thread */
         pthread_mutex_lock(&store->lock);
-        store->n_under_way += n;
+        store->n_in_progress += n;
         pthread_mutex_unlock(&store->lock);
     }
     while (tasks) { /* start all tasks, or free all tasks */
@@ -294,19 +294,19 @@ wait_until_idle(struct kvt_store *store, int64_t until_ns)
     int err = 0;
 
     pthread_mutex_lock(&store->lock);
-    while (store->n_under_way && err != ETIMEDOUT)
+    while (store->n_in_progress && err != ETIMEDOUT)
         err = pthread_cond_timedwait(&store->idle, &store->lock, &until);
-    bool idle = !store->n_under_way;
+    bool idle = !store->n_in_progress;
     pthread_mutex_unlock(&store->lock);
     return idle;
 }
 
-/* Wait for all operations.  After patience_ns, cancel the operations of tiers that can cancel, and
- * wait for the others. */
+/* Wait for all operations.  After close_timeout_ns, cancel the operations of tiers that can cancel,
+ * and wait for the others. */
 static void
 end_requests(struct kvt_store *store)
 {
-    if (wait_until_idle(store, kvt__now_ns() + store->patience_ns))
+    if (wait_until_idle(store, kvt__now_ns() + store->close_timeout_ns))
         return;
     kvt__store_stop(store->store);
     (void)wait_until_idle(store, INT64_MAX);
@@ -320,7 +320,7 @@ kvt_store_close(struct kvt_store *store)
     if (!store || store->pid != getpid())
         return;
     end_requests(store);
-    assert(!store->n_under_way);
+    assert(!store->n_in_progress);
     kvt__exec_close(store->exec);
     while (store->eventfd >= 0 && kvt_store_poll(store, &dropped, 1))
         continue;
@@ -341,7 +341,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
     if (!s)
         return kvt__fail(ENOMEM, "kvt_store_open");
     s->pid = getpid();
-    s->patience_ns = config->blocking_timeout_secs * KVT__NS_PER_S;
+    s->close_timeout_ns = config->blocking_timeout_secs * KVT__NS_PER_S;
     pthread_mutex_init(&s->lock, NULL);
     kvt__cond_init(&s->idle);
     s->last_done = &s->first_done;

@@ -111,7 +111,7 @@ renew(struct kvt__job *job)
 }
 
 void
-kvt__level_look_after_index(struct kvt__level *level)
+kvt__level_renew_index(struct kvt__level *level)
 {
     if (kvt__table_is_current(level->index) ||
         kvt__now_ns() < atomic_load(&level->renew_from_ns) ||
@@ -125,10 +125,10 @@ kvt__level_look_after_index(struct kvt__level *level)
 }
 
 void
-kvt__store_look_after_indexes(struct kvt__store *store)
+kvt__store_renew_indexes(struct kvt__store *store)
 {
     for (size_t i = 0; i < store->n_levels; i++)
-        kvt__level_look_after_index(&store->levels[i]);
+        kvt__level_renew_index(&store->levels[i]);
 }
 
 void

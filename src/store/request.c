@@ -40,13 +40,13 @@ prio_of(const struct kvt__store_req *req)
     return req->early ? KVT__PRIO_PREFETCH : prios[req->op];
 }
 
-static void run_rest(struct kvt__job *job);
+static void resume_walk(struct kvt__job *job);
 
 static void
-queue_rest(struct kvt__store_req *req)
+queue_walk(struct kvt__store_req *req)
 {
-    assert(req->store->exec && !req->waits);
-    req->job.run = run_rest;
+    assert(req->store->exec && !req->is_sync);
+    req->job.run = resume_walk;
     kvt__exec_submit_expected(req->store->exec, prio_of(req), &req->job);
 }
 
@@ -67,13 +67,13 @@ on_end(struct kvt__tier_op *op)
     struct kvt__store_req *req = (struct kvt__store_req *)
         ((char *)op - offsetof(struct kvt__store_req, tier_op));
 
-    assert(!req->waits);
-    if (!atomic_exchange(&req->met, true))
+    assert(!req->is_sync);
+    if (!atomic_exchange(&req->first_event, true))
         return;
     if (is_light(req))
-        run_rest(&req->job);
+        resume_walk(&req->job);
     else
-        queue_rest(req);
+        queue_walk(req);
 }
 
 /* Submit the operation to the level's tier.  Return true if the operation has ended and the caller
@@ -85,39 +85,39 @@ submit(struct kvt__store_req *req, struct kvt__level *level)
 
     /* A request with own memory waits on its thread, so that the number of threads limits the
      * memory. */
-    if (req->waits || req->own.payload) {
+    if (req->is_sync || req->staging.payload) {
         (void)kvt__tier_wait(level->tier, &req->tier_op);
         return true;
     }
-    atomic_store(&req->met, false);
+    atomic_store(&req->first_event, false);
     level->tier->ops->submit(level->tier, &req->tier_op);
-    if (atomic_load(&req->met))
+    if (atomic_load(&req->first_event))
         return true;
     if (!light)
         kvt__exec_expect(req->store->exec);
-    if (!atomic_exchange(&req->met, true))
+    if (!atomic_exchange(&req->first_event, true))
         return false;
     if (!light)
-        queue_rest(req);
+        queue_walk(req);
     return light;
 }
 
-/* Begin the part of the current level.  Result as kvt__level_ask(). */
+/* Begin the part of the current level.  Result as kvt__level_prepare(). */
 static int
-ask(struct kvt__store_req *req, struct kvt__level *level)
+prepare(struct kvt__store_req *req, struct kvt__level *level)
 {
     req->object.unsummed = kvt__level_sums_later(level, req);
     req->tier_op = (struct kvt__tier_op){
         .what = req->op, .prio = prio_of(req), .object = &req->object,
         .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .done = on_end };
-    return kvt__level_ask(req, level);
+    return kvt__level_prepare(req, level);
 }
 
-/* End the part of the current level.  Return the result as kvt__level_answer(). */
+/* End the part of the current level.  Return the result as kvt__level_complete(). */
 static int
-answer(struct kvt__store_req *req)
+complete(struct kvt__store_req *req)
 {
-    return kvt__level_answer(req, &req->store->levels[req->level],
+    return kvt__level_complete(req, &req->store->levels[req->level],
                              kvt__error_raise(&req->tier_op.error));
 }
 
@@ -145,18 +145,18 @@ end_level(const struct kvt__store_req *req)
 
 /* Note the result of a level and go to the next level.  Return true if the walk ends. */
 static bool
-settle(struct kvt__store_req *req, int err)
+note_result(struct kvt__store_req *req, int err)
 {
     bool failed = is_failure(req, err);
 
     assert(req->level < end_level(req));
-    assert(err <= 0 || (err == KVT__LEVEL_AGAIN && req->looked));
+    assert(err <= 0 || (err == KVT__LEVEL_AGAIN && req->is_probed));
     if (err == KVT__LEVEL_AGAIN)
         return false;
     req->level++;
-    req->looked = false; /* at the next level */
+    req->is_probed = false; /* at the next level */
     if (!err || (err == -EEXIST && req->op == KVT__TIER_PROBE))
-        req->any = true;
+        req->has_success = true;
     if (failed && !req->error.code)
         kvt__error_set(&req->error, err);
     if (req->op == KVT__TIER_PUT)
@@ -168,12 +168,12 @@ settle(struct kvt__store_req *req, int err)
 /* Set the result of the request: for PUT and REMOVE the first failure of a level, for other
  * requests success if a level succeeded. */
 static void
-conclude(struct kvt__store_req *req)
+set_result(struct kvt__store_req *req)
 {
-    assert(!req->looked && req->error.code <= 0);
-    if (req->any && (req->op == KVT__TIER_GET || req->op == KVT__TIER_PROBE))
+    assert(!req->is_probed && req->error.code <= 0);
+    if (req->has_success && (req->op == KVT__TIER_GET || req->op == KVT__TIER_PROBE))
         req->error.code = 0;
-    if (!req->any && !req->error.code)
+    if (!req->has_success && !req->error.code)
         kvt__error_set(&req->error, req->op == KVT__TIER_PUT
                        ? -EEXIST : kvt__fail(ENOENT, "%s", req->object.key));
     if (req->by_key)
@@ -183,21 +183,21 @@ conclude(struct kvt__store_req *req)
 /* Continue the walk at req->level.  A PUT visits all levels, also after a failure.  Return false if
  * the walk has left the thread; true: the request has ended. */
 static bool
-go_on(struct kvt__store_req *req)
+walk(struct kvt__store_req *req)
 {
     assert(req->level <= end_level(req));
     while (req->level < end_level(req)) {
         struct kvt__level *level = &req->store->levels[req->level];
-        int err = ask(req, level);
+        int err = prepare(req, level);
 
         if (!err && !submit(req, level))
             return false;
         if (!err)
-            err = answer(req);
-        if (settle(req, err))
+            err = complete(req);
+        if (note_result(req, err))
             break;
     }
-    conclude(req);
+    set_result(req);
     return true;
 }
 
@@ -205,18 +205,18 @@ go_on(struct kvt__store_req *req)
 
 /* Start a request on this thread.  Return true if the request has ended. */
 static bool
-begin_run(struct kvt__store_req *req)
+begin_walk(struct kvt__store_req *req)
 {
     bool verifies = req->borrowed && req->unsummed;
 
     assert(!req->borrowed || (req->op == KVT__TIER_GET && req->slot.payload));
     assert(!req->by_key || !req->borrowed);
     assert(!req->only_level || (req->by_key && req->only_level <= req->store->n_levels));
-    assert(!req->own.payload && !req->heap);
+    assert(!req->staging.payload && !req->staging_heap);
     int err = req->borrowed && !verifies ? 0 : describe(req);
 
     req->level = req->only_level ? req->only_level - 1 : 0;
-    req->any = req->looked = false;
+    req->has_success = req->is_probed = false;
     if (!err && verifies) {
         err = kvt__memory_verify(req->store, req);
         if (!err)
@@ -225,29 +225,29 @@ begin_run(struct kvt__store_req *req)
     kvt__error_set(&req->error, err);
     return err || req->borrowed ||
            (req->op == KVT__TIER_GET && !req->by_key && !kvt__memory_get(req->store, req)) ||
-           go_on(req);
+           walk(req);
 }
 
 void
 kvt__store_run(struct kvt__store *store, struct kvt__store_req *req)
 {
     req->store = store;
-    req->waits = true;
-    (void)begin_run(req);
+    req->is_sync = true;
+    (void)begin_walk(req);
 }
 
 static void
-run_rest(struct kvt__job *job)
+resume_walk(struct kvt__job *job)
 {
     struct kvt__store_req *req = (struct kvt__store_req *)
         ((char *)job - offsetof(struct kvt__store_req, job));
 
-    assert(!req->waits && atomic_load(&req->met));
-    if (settle(req, answer(req)))
-        conclude(req);
-    else if (!go_on(req))
+    assert(!req->is_sync && atomic_load(&req->first_event));
+    if (note_result(req, complete(req)))
+        set_result(req);
+    else if (!walk(req))
         return;
-    req->done(req);
+    req->on_done(req);
 }
 
 static void
@@ -256,22 +256,22 @@ run_job(struct kvt__job *job)
     struct kvt__store_req *req = (struct kvt__store_req *)
         ((char *)job - offsetof(struct kvt__store_req, job));
 
-    if (req->wanted && !req->wanted(req))
+    if (req->is_wanted && !req->is_wanted(req))
         kvt__error_set(&req->error, kvt__fail(ECANCELED, "%s", req->space->text));
     else if (req->by_key && atomic_load(&req->store->stopping))
         kvt__error_set(&req->error, kvt__fail(ECANCELED, "%s: the store is being closed.",
                                               req->by_key));
-    else if (!begin_run(req))
+    else if (!begin_walk(req))
         return;
-    req->done(req);
+    req->on_done(req);
 }
 
 void
 kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
 {
-    assert(req->done);
+    assert(req->on_done);
     req->store = store;
-    req->waits = false;
+    req->is_sync = false;
     req->job.run = run_job;
     if (req->op == KVT__TIER_PUT && !req->by_key) {
         int err = kvt__memory_may_put(store) ? kvt__memory_keep(store, req, true)
@@ -279,7 +279,7 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
 
         if (err != -ENODEV && !kvt__store_puts_in_storage(store, req->space)) {
             kvt__error_set(&req->error, err);
-            req->done(req);
+            req->on_done(req);
             return;
         }
     }

@@ -11,7 +11,7 @@
 #define GIB ((double)(UINT64_C(1) << 30))
 
 static int
-tell(const struct kvt__storage *storage, const char *url, kvt__storage_fn fn, void *ctx)
+report(const struct kvt__storage *storage, const char *url, kvt__storage_fn fn, void *ctx)
 {
     if (strlen(url) >= sizeof storage->url - 1)
         return kvt__fail(ENAMETOOLONG, "%s", storage->name);
@@ -21,22 +21,22 @@ tell(const struct kvt__storage *storage, const char *url, kvt__storage_fn fn, vo
 /* Report the storage that a setting of a tier names.  Other hosts may share the storage: the tier
  * sets multi_host at open. */
 static int
-of_setting(const struct kvt__storage_setting *setting, kvt__storage_fn fn, void *ctx)
+report_setting(const struct kvt__storage_setting *setting, kvt__storage_fn fn, void *ctx)
 {
     struct kvt__storage storage = {
-        .name = setting->setting, .of_host = true, .of_each = setting->of_each,
+        .name = setting->setting, .of_host = true, .is_per_worker = setting->of_each,
         .limit_bytes = (uint64_t)(setting->limit_gib * GIB) };
 
     if (!setting->value)
         return 0;
     snprintf(storage.url, sizeof storage.url, "%s%s", setting->scheme, setting->value);
     snprintf(storage.location, sizeof storage.location, "%s", setting->location);
-    return tell(&storage, storage.url, fn, ctx);
+    return report(&storage, storage.url, fn, ctx);
 }
 
 /* Report a row of remote_storage_plugins: "fs" or "fs.<instance>", with a directory of its own. */
 static int
-plugin(const struct kvt_config *config, const char *name, kvt__storage_fn fn, void *ctx)
+report_plugin(const struct kvt_config *config, const char *name, kvt__storage_fn fn, void *ctx)
 {
     const char *path = kvt__config_base_path(config, name);
     int kind = (int)strcspn(name, ".");
@@ -49,11 +49,11 @@ plugin(const struct kvt_config *config, const char *name, kvt__storage_fn fn, vo
                          "%.*s_base_path.", name, name, kind, name);
     snprintf(storage.url, sizeof storage.url, "%.*s://%s", kind, name, path);
     snprintf(storage.location, sizeof storage.location, "RemoteBackend-%s", name);
-    return tell(&storage, storage.url, fn, ctx);
+    return report(&storage, storage.url, fn, ctx);
 }
 
 static int
-remote(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
+report_remote(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
 {
     struct kvt__storage storage = {
         .name = "remote_url", .location = "RemoteBackend",
@@ -62,7 +62,7 @@ remote(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
     if (!config->remote_url)
         return 0;
     snprintf(storage.url, sizeof storage.url, "%s", config->remote_url);
-    return tell(&storage, config->remote_url, fn, ctx);
+    return report(&storage, config->remote_url, fn, ctx);
 }
 
 int
@@ -72,10 +72,10 @@ kvt__each_storage(const struct kvt_config *config, kvt__storage_fn fn, void *ctx
     int err = 0;
 
     for (size_t i = 0; !err && kvt__config_storage(config, i, &setting); i++)
-        err = of_setting(&setting, fn, ctx);
+        err = report_setting(&setting, fn, ctx);
     for (size_t i = 0; !err && i < config->remote_storage_plugins.n; i++)
-        err = plugin(config, config->remote_storage_plugins.items[i], fn, ctx);
-    return err ? err : remote(config, fn, ctx);
+        err = report_plugin(config, config->remote_storage_plugins.items[i], fn, ctx);
+    return err ? err : report_remote(config, fn, ctx);
 }
 
 void
@@ -93,7 +93,7 @@ kvt__use_location(const struct kvt_config *config, const char *location, bool *n
 
 /* ------------------------------------------------------------------------- checks */
 
-struct looking {
+struct checks {
     const struct kvt_config *config;
     kvt_look_fn fn;
     void *ctx;
@@ -101,9 +101,9 @@ struct looking {
 };
 
 static int
-look(void *ctx, const struct kvt__storage *storage)
+check_storage(void *ctx, const struct kvt__storage *storage)
 {
-    struct looking *l = ctx;
+    struct checks *l = ctx;
     struct kvt__tier_params params = { .config = l->config, .name = storage->name,
                                        .url = storage->url };
 
@@ -115,8 +115,8 @@ look(void *ctx, const struct kvt__storage *storage)
 int
 kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx)
 {
-    struct looking looking = { config, fn, ctx, 0 };
-    int err = kvt__each_storage(config, look, &looking);
+    struct checks checks = { config, fn, ctx, 0 };
+    int err = kvt__each_storage(config, check_storage, &checks);
 
-    return err || looking.n ? err : kvt__fail(ENOENT, "no storage is configured");
+    return err || checks.n ? err : kvt__fail(ENOENT, "no storage is configured");
 }

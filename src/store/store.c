@@ -103,7 +103,7 @@ static int
 open_storage(void *ctx, const struct kvt__storage *storage)
 {
     const struct opening *o = ctx;
-    uint32_t ranks = storage->of_each ? o->params->local_ranks : 1;
+    uint32_t ranks = storage->is_per_worker ? o->params->local_ranks : 1;
     uint64_t limit;
 
     if (__builtin_mul_overflow(storage->limit_bytes, ranks, &limit))
@@ -149,7 +149,7 @@ kvt__store_close(struct kvt__store *store)
 {
     if (!store)
         return;
-    assert(!store->is_kept);
+    assert(!store->has_upkeep);
     for (size_t i = 0; i < store->n_levels; i++) {
         struct kvt__level *level = &store->levels[i];
 
@@ -177,7 +177,7 @@ kvt__store_traits(const struct kvt__store *store)
  * process that does not see the leases, deletes chunks from the level.  Also true if no host memory
  * covers the chunks, because then no read before the promise can verify the chunks. */
 static bool
-is_certain(const struct kvt__level *level, const struct kvt__space *space)
+is_guaranteed(const struct kvt__level *level, const struct kvt__space *space)
 {
     return (!level->tier->multi_host && !atomic_load(&level->reads_only)) ||
            !kvt__memory_covers(level->store, space);
@@ -194,10 +194,10 @@ kvt__level_covers(const struct kvt__level *level, enum kvt__where where,
         return level->tier->in_memory;
     case KVT__IN_STORAGE:
         return !level->tier->in_memory;
-    case KVT__CERTAIN:
-        return is_certain(level, space);
+    case KVT__GUARANTEED:
+        return is_guaranteed(level, space);
     case KVT__READ_FIRST:
-        return !is_certain(level, space);
+        return !is_guaranteed(level, space);
     default:
         return true;
     }
@@ -220,7 +220,7 @@ kvt__store_is_memory(const struct kvt__store *store, int level)
 }
 
 bool
-kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
+kvt__store_can_probe(const struct kvt__store *store, enum kvt__where where,
                    const struct kvt__space *space)
 {
     for (size_t i = 0; i < store->n_levels; i++)
@@ -242,7 +242,7 @@ kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__spa
 /* Return the tier that lends slots: the only tier, if chunks do not stay in host memory; else NULL.
  * With several tiers, a chunk for a slow tier would occupy memory of a fast tier. */
 static struct kvt__tier *
-lends(struct kvt__store *store)
+lending_tier(struct kvt__store *store)
 {
     return store->n_levels == 1 && !kvt__memory_keeps(store) ? store->levels[0].tier : NULL;
 }
@@ -251,7 +251,7 @@ bool
 kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
                 struct kvt__slot *out)
 {
-    struct kvt__tier *tier = lends(store);
+    struct kvt__tier *tier = lending_tier(store);
 
     return tier && tier->ops->lend(tier, prio, bytes, out);
 }
@@ -264,7 +264,7 @@ kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most)
     for (size_t i = 0; !err && i < store->n_levels; i++) {
         struct kvt__tier *tier = store->levels[i].tier;
 
-        err = tier->ops->use_gpu(tier, gpu, tier == lends(store) ? most : 0);
+        err = tier->ops->use_gpu(tier, gpu, tier == lending_tier(store) ? most : 0);
     }
     return err;
 }

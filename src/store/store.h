@@ -26,7 +26,7 @@ struct kvt__store;
 int kvt__store_open(const struct kvt__tier_params *params, struct kvt__store **out);
 
 /* Close the tiers and their indexes.  No request is in progress, and no upkeep thread runs: after
- * kvt__store_keep() the caller has called kvt__store_stop().  Blocks.  NULL is allowed. */
+ * kvt__store_start_upkeep() the caller has called kvt__store_stop().  Blocks.  NULL is allowed. */
 void kvt__store_close(struct kvt__store *store);
 
 /* Properties of all configured tiers together.  kvt__store_add_memory() changes n_tiers and
@@ -54,8 +54,8 @@ struct kvt__memory_params {
                               * pool */
     const char *instance;    /* as in struct kvt_engine_params */
     uint32_t rank, n_ranks;
-    bool looks_up;           /* also open the indexes of the other ranks */
-    bool passing;            /* keep only prefetched chunks, until a load or an eviction */
+    bool sees_all_ranks;     /* also open the indexes of the other ranks */
+    bool prefetched_only;    /* keep only prefetched chunks, until a load or an eviction */
     uint64_t limit_bytes;    /* bytes of each worker's pool */
     uint64_t object_bytes;   /* bytes of the smallest usual payload */
 };
@@ -101,11 +101,11 @@ struct kvt__chunk_key {
 
 /* Before a lookup: note for each other rank's host memory if the process of the memory lives.
  * Lookups ignore the memory of dead processes. */
-void kvt__store_look_who_lives(struct kvt__store *store);
+void kvt__store_refresh_liveness(struct kvt__store *store);
 
 /* Reopen indexes after another process replaced or deleted an index.  Makes two system calls
  * for each storage; never blocks if the store has an executor. */
-void kvt__store_look_after_indexes(struct kvt__store *store);
+void kvt__store_renew_indexes(struct kvt__store *store);
 
 #define KVT__STORE_PREFETCHED 32u
 
@@ -122,8 +122,8 @@ enum kvt__where {
     /* Levels whose chunks are guaranteed: only this host deletes from the levels.  If this
      * process does not see or not use the host memory of the space's rank, no read can verify
      * the rank's chunks before a load; then all levels. */
-    KVT__CERTAIN,
-    /* The storage that KVT__CERTAIN leaves out: lookups promise the space's chunks only after
+    KVT__GUARANTEED,
+    /* The storage that KVT__GUARANTEED leaves out: lookups promise the space's chunks only after
      * a read into host memory. */
     KVT__READ_FIRST,
 };
@@ -141,7 +141,7 @@ bool kvt__store_is_memory(const struct kvt__store *store, int level);
 
 /* Return true if `where` includes storage (no host memory) that may be read now for the space's
  * chunks. */
-bool kvt__store_can_ask(const struct kvt__store *store, enum kvt__where where,
+bool kvt__store_can_probe(const struct kvt__store *store, enum kvt__where where,
                         const struct kvt__space *space);
 
 /* Return true if a level in `where` that may be read has the chunk in its index, and a load
@@ -187,7 +187,7 @@ bool kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes
 int kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most);
 
 /* A request.  The caller fills in the first part, and keeps the request and the objects of its
- * pointers valid until the call of done.  The store calls done once: for a PUT that only host
+ * pointers valid until the call of on_done.  The store calls on_done once: for a PUT that only host
  * memory takes, in kvt__store_submit(); otherwise on an executor thread, or, for a request by
  * key, on a thread of a tier if all tiers have takes_any. */
 struct kvt__store_req {
@@ -212,8 +212,8 @@ struct kvt__store_req {
     enum kvt__where where; /* PROBE: the levels to ask */
     /* Called when an executor thread starts the request.  False: the request ends with
      * -ECANCELED.  NULL: always true. */
-    bool (*wanted)(const struct kvt__store_req *req);
-    void (*done)(struct kvt__store_req *req);
+    bool (*is_wanted)(const struct kvt__store_req *req);
+    void (*on_done)(struct kvt__store_req *req);
     /* GET: copy the slot's payload and compute the CRC32C of the whole payload in one pass.
      * Called on an executor thread for each tier that returns a payload with the right
      * identity, until the checksum is right.  0: crc is the CRC32C of the payload; -EBADMSG:
@@ -240,8 +240,8 @@ struct kvt__store_req {
     bool listed;   /* by_key is a key of a listing, which may be another key of the object */
     bool verifies; /* GET: read and verify without a copy to the slot */
 
-    /* Results, filled in before done.  0; -EEXIST: a PUT had nothing to store; -ENOENT, -EBADMSG,
-     * -ENOSPC, ... with a sentence. */
+    /* Results, filled in before on_done.  0; -EEXIST: a PUT had nothing to store; -ENOENT,
+     * -EBADMSG, -ENOSPC, ... with a sentence. */
     struct kvt__error error;
     bool verified; /* GET: checksum and identity match (by key: the checksum matches); false: only
                     * the length was compared */
@@ -255,17 +255,18 @@ struct kvt__store_req {
     char key[KVT__KEY_TEXT_MAX + 1]; /* key text; unused by key */
     struct kvt__object object;
     struct kvt__tier_op tier_op;
-    atomic_bool met; /* the first of two events has happened: the walk has left the thread, or the
-                      * tier has ended tier_op; the second event continues the walk */
-    bool any;      /* the request has succeeded at a level */
-    bool waits;    /* the walk stays on the thread of kvt__store_run() */
-    bool looked;   /* GET by key: found describes the level's object, and the read follows */
-    struct kvt__slot own; /* by key: memory for a tier without takes_any; payload NULL: none */
-    void *heap;    /* by key: allocated memory of own */
+    /* The first of two events has happened: the walk has left the thread, or the tier has ended
+     * tier_op.  The second event continues the walk. */
+    atomic_bool first_event;
+    bool has_success; /* the request has succeeded at a level */
+    bool is_sync;     /* the walk stays on the thread of kvt__store_run() */
+    bool is_probed;   /* GET by key: found describes the level's object, and the read follows */
+    struct kvt__slot staging; /* by key: memory for a tier without takes_any; payload NULL: none */
+    void *staging_heap; /* by key: allocated memory of staging */
     struct kvt__claim claim; /* PUT, REMOVE: claim of the name in the level's index */
     bool unsummed; /* GET: the payload was not compared with crc */
     struct kvt__record seen; /* GET, PROBE, REMOVE: the level's entry at the lookup */
-    bool was_seen;           /* the lookup found an entry of the name */
+    bool has_entry;          /* the lookup found an entry of the name */
     struct kvt__table *index; /* GET, PROBE, REMOVE: the index of the lookup */
 };
 
@@ -279,7 +280,7 @@ kvt__request_key(const struct kvt__store_req *req)
 }
 
 /* Start a request.  Never blocks, and never fails: req->error has the result when the store calls
- * req->done. */
+ * req->on_done. */
 void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
 
 /* Enter the chunk of a request as unread into the index of each storage of KVT__READ_FIRST,
@@ -289,9 +290,10 @@ void kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *re
 
 /* After a load reached its deadline: pause reads from each storage that has reads in progress and
  * has ended none for patience_ns. */
-void kvt__store_look_for_hangs(struct kvt__store *store, int64_t patience_ns);
+void kvt__store_pause_hung_tiers(struct kvt__store *store, int64_t patience_ns);
 
-/* Run a request on the calling thread.  Blocks.  Does not call done: req->error has the result. */
+/* Run a request on the calling thread.  Blocks.  Does not call on_done: req->error has the
+ * result. */
 void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
 
 /* If host memory, shared or not, holds the chunk of a GET: set req->slot to a share of the slot
@@ -308,7 +310,7 @@ bool kvt__store_reclaim(struct kvt__store *store, uint64_t bytes);
 /* Start the upkeep thread.  The thread lists each storage whose index has no complete listing,
  * ends the claims of dead processes every second, and saves the indexes every five minutes for a
  * restart of the host.  Logs a warning if the thread cannot start. */
-void kvt__store_keep(struct kvt__store *store);
+void kvt__store_start_upkeep(struct kvt__store *store);
 
 /* Stop the upkeep thread and the tiers: a listing and requests in progress end soon, with
  * -ECANCELED if the tier can cancel.  Call before the executor closes.  Blocks until the thread

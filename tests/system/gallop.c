@@ -395,13 +395,13 @@ an_expected_chunk_is_not_promised_unread(void **state)
     struct kvt__chunk_key key = kvt__request_key(&req);
     kvt__store_expect(w->f.engine->store, &req);
     assert_true(kvt__store_find(w->f.engine->store, &key, KVT__ANYWHERE));
-    assert_false(kvt__store_find(w->f.engine->store, &key, KVT__CERTAIN));
+    assert_false(kvt__store_find(w->f.engine->store, &key, KVT__GUARANTEED));
     assert_false(kvt__store_touch(w->f.engine->store, &key));
     kvt_engine_close(w->workers[0]); /* the rank's memory is gone */
     w->workers[0] = NULL;
-    kvt__store_look_who_lives(w->f.engine->store);
+    kvt__store_refresh_liveness(w->f.engine->store);
     assert_false(kvt__store_find(w->f.engine->store, &key, KVT__ANYWHERE));
-    assert_int_equal(kvt__store_lease(w->f.engine->store, &key, KVT__CERTAIN,
+    assert_int_equal(kvt__store_lease(w->f.engine->store, &key, KVT__GUARANTEED,
                                       kvt__now_ns() + KVT__NS_PER_S,
                                       &(struct kvt__lease){ 0 }), -1);
     kvt_seq_free(seq);

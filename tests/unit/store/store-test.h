@@ -326,7 +326,7 @@ run_at_once(struct env *e, const char *const *settings, size_t n_threads,
     e->store = open_store(e, url, exec, settings);
     for (size_t i = 0; i < n; i++) {
         requests[i].done = &done;
-        requests[i].req.done = post_done;
+        requests[i].req.on_done = post_done;
         kvt__store_submit(e->store, &requests[i].req);
     }
     for (size_t i = 0; i < n; i++)

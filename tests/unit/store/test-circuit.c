@@ -20,7 +20,7 @@ __wrap_clock_gettime(clockid_t clock, struct timespec *out)
     (void)clock;
     looked_at = NULL;
     if (store)
-        kvt__store_look_for_hangs(store, KVT__NS_PER_S);
+        kvt__store_pause_hung_tiers(store, KVT__NS_PER_S);
     looked_at = store;
     *out = (struct timespec){ .tv_sec = now_s };
     return 0;
@@ -150,8 +150,8 @@ operate(struct env *e, enum kvt__table_pause what, int outcome)
 {
     struct kvt__level *level = &e->store->levels[0];
 
-    assert_int_equal(kvt__level_begin(level, what), 0);
-    kvt__level_end(level, what, outcome);
+    assert_int_equal(kvt__circuit_begin(level, what), 0);
+    kvt__circuit_end(level, what, outcome);
 }
 
 static void
@@ -160,15 +160,15 @@ a_response_to_one_read_is_no_hang_of_the_others(void **state)
     struct env *e = *state;
     struct kvt__level *level = &e->store->levels[0];
 
-    assert_int_equal(kvt__level_begin(level, KVT__PAUSE_READS), 0);
+    assert_int_equal(kvt__circuit_begin(level, KVT__PAUSE_READS), 0);
     now_s += 100;
     operate(e, KVT__PAUSE_READS, 0);
-    kvt__store_look_for_hangs(e->store, KVT__NS_PER_S);
+    kvt__store_pause_hung_tiers(e->store, KVT__NS_PER_S);
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 0);
     now_s++;
-    kvt__store_look_for_hangs(e->store, KVT__NS_PER_S);
+    kvt__store_pause_hung_tiers(e->store, KVT__NS_PER_S);
     assert_int_equal(e->counters.value[KVT__N_tier_pauses], 1);
-    kvt__level_end(level, KVT__PAUSE_READS, 0);
+    kvt__circuit_end(level, KVT__PAUSE_READS, 0);
 }
 
 static void
@@ -229,13 +229,13 @@ an_operation_without_a_response_neither_pauses_nor_resumes(void **state)
 
     for (unsigned i = 0; i < sizeof outcomes / sizeof *outcomes; i++) {
         for (unsigned n = 0; n < 2; n++) /* begun before the pause */
-            assert_int_equal(kvt__level_begin(level, KVT__PAUSE_READS), 0);
+            assert_int_equal(kvt__circuit_begin(level, KVT__PAUSE_READS), 0);
         for (unsigned n = 0; n < FAILURES - 1; n++)
             operate(e, KVT__PAUSE_READS, -EIO);
-        kvt__level_end(level, KVT__PAUSE_READS, outcomes[i]); /* the failures stay in a row */
+        kvt__circuit_end(level, KVT__PAUSE_READS, outcomes[i]); /* the failures stay in a row */
         operate(e, KVT__PAUSE_READS, -EIO);
         assert_int_equal(e->counters.value[KVT__N_tier_pauses], i + 1);
-        kvt__level_end(level, KVT__PAUSE_READS, outcomes[i]);
+        kvt__circuit_end(level, KVT__PAUSE_READS, outcomes[i]);
         assert_true(kvt__level_is_paused(level, KVT__PAUSE_READS));
         now_s += PAUSE_S;
         operate(e, KVT__PAUSE_READS, 0);

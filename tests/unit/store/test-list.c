@@ -297,7 +297,7 @@ keep(struct env *e)
 {
     struct kvt__exec *exec = open_with_executor(e);
 
-    kvt__store_keep(e->store);
+    kvt__store_start_upkeep(e->store);
     return exec;
 }
 
@@ -381,11 +381,11 @@ requests_do_not_wait_for_a_listing(void **state)
     sem_init(&list_begun, 0, 0);
     sem_init(&list_may_end, 0, 0);
     sem_init(&done, 0, 0);
-    kvt__store_keep(e->store);
+    kvt__store_start_upkeep(e->store);
     sem_wait(&list_begun);
     request_init(&r, e, KVT__TIER_PROBE, 1);
     r.done = &done;
-    r.req.done = post_done;
+    r.req.on_done = post_done;
     kvt__store_submit(e->store, &r.req);
     bool ended = !sem_timedwait(&done, &limit);
     sem_post(&list_may_end);

@@ -101,7 +101,7 @@ submit_many(void *arg)
         one->req = (struct kvt__store_req){
             .space = &m.e.space, .id = id_of(one->number), .hash.bits = { one->number },
             .tokens = 256, .whole = true, .shape = shape_of_all, .bytes = BYTES,
-            .done = on_end };
+            .on_done = on_end };
         if (kind < 4) {
             look(one, kind);
             free(one);
@@ -116,7 +116,7 @@ submit_many(void *arg)
 
 /* Run all threads over a store with these settings, and return when all requests have ended. */
 static void
-run_many(const char *faults, const char *const *more, bool passing)
+run_many(const char *faults, const char *const *more, bool prefetched_only)
 {
     pthread_t threads[N_THREADS];
     unsigned seeds[N_THREADS];
@@ -129,7 +129,7 @@ run_many(const char *faults, const char *const *more, bool passing)
     open_memory_pool(&m);
     struct kvt__memory_params params = worker_memory(&m, NULL);
     params.limit_bytes = N_KEPT * kvt__pool_footprint(m.pool, BYTES);
-    params.passing = passing;
+    params.prefetched_only = prefetched_only;
     add_memory(&m.e, params);
     n_wrong = n_twice = 0;
     assert_int_equal(sem_init(&room, 0, N_AT_ONCE), 0);

@@ -32,7 +32,7 @@ put_slot(const struct memory *m, unsigned i, struct kvt__slot slot)
     struct kvt__store_req req = {
         .op = KVT__TIER_PUT, .space = &space, .id = id_of(i), .hash.bits = { i },
         .tokens = 256, .whole = true, .shape = shape_of_all, .slot = slot,
-        .bytes = slot.bytes, .done = request_ended };
+        .bytes = slot.bytes, .on_done = request_ended };
 
     space.puts = KVT__PUTS_MEMORY;
     kvt__store_submit(m->e.store, &req);
@@ -368,7 +368,7 @@ passing_memory_keeps_only_chunks_that_were_read_ahead(void **state)
 
     kvt__store_close(m->e.store);
     m->e.store = open_over(&m->e, "", NULL);
-    params.passing = true;
+    params.prefetched_only = true;
     add_memory(&m->e, params);
     assert_int_equal(put_in_memory(m, 1), -EEXIST);
     assert_int_equal(put(&m->e, 1), 0);
@@ -417,11 +417,11 @@ a_private_index_guarantees_nothing(void **state)
     struct kvt__chunk_key key = key_of(&m->e, 1);
 
     assert_int_equal(put(&m->e, 1), 0);
-    assert_true(kvt__store_find(m->e.store, &key, KVT__CERTAIN));
+    assert_true(kvt__store_find(m->e.store, &key, KVT__GUARANTEED));
     atomic_store(&m->e.store->levels[0].reads_only, true);
-    assert_false(kvt__store_find(m->e.store, &key, KVT__CERTAIN));
+    assert_false(kvt__store_find(m->e.store, &key, KVT__GUARANTEED));
     assert_true(kvt__store_find(m->e.store, &key, KVT__ANYWHERE));
-    assert_true(kvt__store_can_ask(m->e.store, KVT__READ_FIRST, &m->e.space));
+    assert_true(kvt__store_can_probe(m->e.store, KVT__READ_FIRST, &m->e.space));
 }
 
 /* ------------------------------------------------------------------- processes */
@@ -436,7 +436,7 @@ open_scheduler(const struct memory *m)
     struct env e = m->e;
 
     e.store = open_over(&e, "", NULL);
-    add_memory(&e, (struct kvt__memory_params){ .instance = engine, .looks_up = true });
+    add_memory(&e, (struct kvt__memory_params){ .instance = engine, .sees_all_ranks = true });
     return e;
 }
 
@@ -486,14 +486,14 @@ the_memory_of_a_worker_that_ended_is_gone(void **state)
     struct env scheduler = open_scheduler(m);
 
     assert_int_equal(put_in_memory(m, 1), 0);
-    kvt__store_look_who_lives(scheduler.store);
+    kvt__store_refresh_liveness(scheduler.store);
     assert_true(is_in_memory(&scheduler, 1));
     kvt__store_close(m->e.store);
-    kvt__store_look_who_lives(scheduler.store);
+    kvt__store_refresh_liveness(scheduler.store);
     assert_false(is_in_memory(&scheduler, 1));
     assert_false(lease_in_memory(&scheduler, 1));
     open_worker(m); /* another worker of the rank */
-    kvt__store_look_who_lives(scheduler.store);
+    kvt__store_refresh_liveness(scheduler.store);
     assert_false(is_in_memory(&scheduler, 1));
     assert_int_equal(put_in_memory(m, 2), 0);
     assert_true(is_in_memory(&scheduler, 2));

@@ -28,7 +28,7 @@ an_index_that_others_have_listed_is_listed_again(void **state)
 
     delete_table(e);
     replace_and_list(e, &other);
-    kvt__store_look_after_indexes(e->store);
+    kvt__store_renew_indexes(e->store);
     assert_true(kvt__table_is_current(index_of(e)));
     assert_false(kvt__table_is_listed(index_of(&other)));
     kvt__store_close(other.store);
@@ -42,7 +42,7 @@ a_listing_during_a_renewal_is_not_the_last(void **state)
     delete_table(e);
     other.store = open_over(&other, "", small);
     assert_int_equal(kvt__table_begin_list(index_of(&other)), 0);
-    kvt__store_look_after_indexes(e->store);
+    kvt__store_renew_indexes(e->store);
     kvt__table_end_list(index_of(&other), true);
     assert_false(kvt__table_is_listed(index_of(&other)));
     list_all(e->store);
@@ -59,7 +59,7 @@ a_new_index_gets_the_chunks_of_the_old_one(void **state)
     assert_int_equal(put(e, 1), 0);
     delete_table(e);
     delete_lock(e);
-    kvt__store_look_after_indexes(e->store);
+    kvt__store_renew_indexes(e->store);
     assert_int_equal(used(e), 0);
     list_all(e->store);
     assert_true(kvt__table_is_listed(index_of(e)));
@@ -81,7 +81,7 @@ begin_put(struct env *e, struct put *p, unsigned i)
                                       .tokens = p->r.req.tokens, .id = p->r.req.id,
                                       .shape = p->r.req.shape };
     p->r.req.store = e->store;
-    assert_int_equal(kvt__level_ask(&p->r.req, &e->store->levels[0]), 0);
+    assert_int_equal(kvt__level_prepare(&p->r.req, &e->store->levels[0]), 0);
 }
 
 static void
@@ -91,7 +91,7 @@ end_put(struct env *e, struct put *p)
 
     assert_int_equal(kvt__tier_put(level->tier, &p->r.req.object, &p->r.req.slot, p->r.req.crc),
                      0);
-    assert_int_equal(kvt__level_answer(&p->r.req, level, 0), 0);
+    assert_int_equal(kvt__level_complete(&p->r.req, level, 0), 0);
     free(p->r.memory);
 }
 
@@ -106,7 +106,7 @@ a_put_that_began_under_the_old_index_counts_in_the_new_one(void **state)
     begin_put(e, &p, 1);
     delete_table(e);
     delete_lock(e);
-    kvt__store_look_after_indexes(e->store);
+    kvt__store_renew_indexes(e->store);
     list_all(e->store);
     assert_true(kvt__table_is_listed(index_of(e)));
     end_put(e, &p);
@@ -125,7 +125,7 @@ a_put_beside_a_replacement_counts_after_the_next_listing(void **state)
     delete_table(e);
     replace_and_list(e, &other);
     end_put(e, &p);
-    kvt__store_look_after_indexes(e->store);
+    kvt__store_renew_indexes(e->store);
     list_all(e->store);
     assert_int_equal(used(e), TAKEN);
     assert_int_equal(used(&other), TAKEN);
@@ -141,7 +141,7 @@ an_index_may_be_deleted_again_and_again(void **state)
     for (int i = 0; i < 10; i++) {
         delete_table(e);
         delete_lock(e);
-        kvt__store_look_after_indexes(e->store);
+        kvt__store_renew_indexes(e->store);
         assert_true(kvt__table_is_current(index_of(e)));
         assert_int_equal(put(e, 1), 0);
         assert_int_equal(probe(e, 1), 0);
@@ -158,7 +158,7 @@ a_directory_may_be_emptied(void **state)
     assert_int_equal(put(e, 1), 0);
     snprintf(command, sizeof command, "rm -rf '%s' && mkdir '%s'", e->dir.path, e->dir.path);
     assert_int_equal(system(command), 0);
-    kvt__store_look_after_indexes(e->store);
+    kvt__store_renew_indexes(e->store);
     assert_int_equal(probe(e, 1), -ENOENT);
     assert_int_equal(put(e, 1), 0);
     assert_int_equal(probe(e, 1), 0);
@@ -178,7 +178,7 @@ a_replaced_index_keeps_no_number_of_a_writer(void **state)
     for (unsigned i = 0; i < 2 * N_FREE; i++) {
         delete_table(e);
         other.store = open_over(&other, "", small);
-        kvt__store_look_after_indexes(e->store);
+        kvt__store_renew_indexes(e->store);
         assert_int_equal(put(e, i), 0);
         kvt__store_close(other.store);
     }
@@ -221,7 +221,7 @@ another_versions_index_stays(void **state)
 
     assert_int_equal(put(e, 1), 0);
     replace_by_version(e, TB_VERSION + 1);
-    kvt__store_look_after_indexes(e->store);
+    kvt__store_renew_indexes(e->store);
     table_path(e, path);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     assert_int_equal(read(fd, &header, sizeof header), sizeof header);

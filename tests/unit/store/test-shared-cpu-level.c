@@ -156,10 +156,10 @@ deleted_directory_is_made_again(void **state)
     put_soon(s, 1);
     for (int i = 0; i < 3; i++) {
         remove_shared(s);
-        kvt__store_look_after_indexes(s->e.store);
+        kvt__store_renew_indexes(s->e.store);
         assert_int_equal(get(&s->e, 1), -ENOENT);
         put_soon(s, 1);
-        kvt__store_look_after_indexes(other.e.store);
+        kvt__store_renew_indexes(other.e.store);
         assert_int_equal(get(&other.e, 1), 0);
     }
     kvt__store_close(other.e.store);
@@ -180,14 +180,14 @@ failed_renewal_is_tried_again(void **state)
     snprintf(away, sizeof away, "%s-away", s->e.dir.path);
     assert_int_equal(rename(s->e.dir.path, away), 0); /* no new directory can be made */
     n_warnings = 0;
-    kvt__store_look_after_indexes(s->e.store);
+    kvt__store_renew_indexes(s->e.store);
     assert_int_equal(n_warnings, 1);
     assert_true(put(&s->e, 1) != 0);
     assert_int_equal(rename(away, s->e.dir.path), 0);
-    kvt__store_look_after_indexes(s->e.store); /* too early */
+    kvt__store_renew_indexes(s->e.store); /* too early */
     assert_false(kvt__table_is_current(level->index));
     atomic_store(&level->renew_from_ns, 0); /* the minute is over */
-    kvt__store_look_after_indexes(s->e.store);
+    kvt__store_renew_indexes(s->e.store);
     assert_true(kvt__table_is_current(level->index));
     put_soon(s, 1);
     assert_int_equal(get(&s->e, 1), 0);
