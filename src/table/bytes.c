@@ -70,7 +70,7 @@ kvt__tb_wait_byte(int lock_fd, short type, off_t byte)
     while ((err = kvt__tb_lock_byte(lock_fd, type, byte)) == -EAGAIN && kvt__now_ns() < end)
         nanosleep(&pause_of_wait, NULL);
     if (err == -EAGAIN)
-        return kvt__fail(ETIMEDOUT, "index: another process holds its lock for long");
+        return kvt__fail(ETIMEDOUT, "index: another process holds the lock for too long");
     return err ? kvt__fail(-err, "index: lock") : 0;
 }
 

@@ -282,7 +282,7 @@ check(const struct kvt__table *t, const struct kvt__name *name,
 {
     if (record->bytes >= TB_MAX_BYTES ||
         (text && (!*text || strlen(text) > KVT__TABLE_TEXT_MAX)))
-        return kvt__fail(EINVAL, "index: an entry is out of range");
+        return kvt__fail(EINVAL, "index: the size or the key text of a chunk is out of range");
     return name->hash.form == KVT__HASH_WIDE && !t->wide ? -ENOTSUP : 0;
 }
 

@@ -158,7 +158,7 @@ kvt__tb_begin(struct kvt__table *t, struct tb_change *c)
     if (err) {
         pthread_mutex_unlock(&t->mutex);
         return err == -ETIMEDOUT
-            ? kvt__fail(ETIMEDOUT, "index: another process holds its lock for long") : err;
+            ? kvt__fail(ETIMEDOUT, "index: another process holds the lock for too long") : err;
     }
     run_queued_ends(c);
     return 0;

@@ -212,10 +212,11 @@ kvt__tb_allocate(struct kvt__table *t, uint64_t n_made)
     struct stat st;
 
     if (fstat(t->map_fd, &st))
-        return kvt__fail(errno, "index: fstat");
+        return kvt__fail(errno, "index: read the size of its file");
     uint64_t own = (uint64_t)st.st_blocks * 512;
     if (own < base && !has_room(t, own, base))
-        return kvt__fail(ENOSPC, "index: half of what is free is less than %zu bytes", base);
+        return kvt__fail(ENOSPC, "index: a table needs %zu bytes, and may take half of the free "
+                         "memory only", base);
     int err = kvt__tb_allocate_bytes(t, 0, (off_t)base);
     if (!err && n_made)
         err = each_part(t, kvt__tb_allocate_bytes, 0, n_made);

@@ -72,7 +72,8 @@ check_v3(const struct kvt__table *t)
     int err = kvt__tb_wait_byte(t->lock_fd, F_RDLCK, TB_V3_MAIN);
 
     if (!err && kvt__tb_is_locked(t->lock_fd, 0, TB_V3_OWNERS))
-        err = kvt__fail(EBUSY, "index: an older kvtier writes to it until its process ends");
+        err = kvt__fail(EBUSY, "index: a process with an older kvtier uses the store; end the "
+                        "process");
     return err;
 }
 
@@ -152,8 +153,8 @@ kvt__table_open(const struct kvt__table_params *params, int dirfd, struct kvt__t
         free_handle(t);
         return err;
     }
-    kvt__log(KVT_LOG_WARN, "%s: no shared index, other processes will not see what this one "
-             "stores (%s)", *store ? store : "the store's directory", kvt__why());
+    kvt__log(KVT_LOG_WARN, "%s: no shared index, so other processes do not find the chunks that "
+             "this process stores (%s)", *store ? store : "the store's directory", kvt__why());
     int lock_fd = t->lock_fd;
     bool waits = err == -EBUSY;
     free_handle(t);

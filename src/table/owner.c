@@ -96,10 +96,11 @@ kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes)
         t->owner = TB_N_OWNERS;
         kvt__tb_unlock_owner(t, i);
         return err == -ETIMEDOUT
-            ? kvt__fail(ETIMEDOUT, "index: another process holds its lock for long")
-            : kvt__fail(ESTALE, "index: it is corrupt");
+            ? kvt__fail(ETIMEDOUT, "index: another process holds the lock for too long")
+            : kvt__fail(ESTALE, "index: the table is corrupt");
     }
-    return kvt__fail(EUSERS, "index: %u processes write to it", TB_N_OWNERS);
+    return kvt__fail(EUSERS, "index: %u other processes already write to the table",
+                     TB_N_OWNERS);
 }
 
 /* If the lock is not available, the owner's record stays, and the next search for dead owners ends

@@ -190,7 +190,7 @@ open_dir(struct kvt__files *t, struct kvt__dir *dir, const char *name)
     if (err)
         return err;
     if (fstatvfs(dir->fd, &fs) < 0)
-        return kvt__fail(errno, "%s: ask for the size of %s", name, dir->path);
+        return kvt__fail(errno, "%s: read the size of the file system of %s", name, dir->path);
     dir->unit = fs.f_frsize ? fs.f_frsize : 4096;
     dir->direct = !t->kind->read && kvt__posix_direct_works(dir->temp_fd);
     kvt__temp_clean(dir);

@@ -220,7 +220,7 @@ kvt__sc_take(struct sc_memory *m, uint32_t entry, uint64_t bytes, struct sc_evic
                          (unsigned long long)bytes,
                          (unsigned long long)kvt__sc_payload_bytes(m));
     if (kvt__table_lock_word(m->table, &m->header->lock, LOCK_WAIT_NS, &m->stuck))
-        return kvt__fail(ETIMEDOUT, "shared_cpu: other processes stored for too long");
+        return kvt__fail(ETIMEDOUT, "shared_cpu: another process holds the lock for too long");
     /* The place of the entry's last chunk: without this store its units would count as used. */
     SC_STORE(&m->places[entry], 0);
     bool found = find_free(m, n, &first) || find_by_eviction(m, n, &first, evicted);

@@ -38,7 +38,7 @@ kvt__sc_check_room(int dir, const char *path, uint64_t bytes)
 
     if (!size || (left >= keep && left - keep >= bytes)) /* 0: a tmpfs without a limit */
         return 0;
-    return kvt__fail(ENOSPC, "max_shared_cpu_size: %" PRIu64 " MiB asked, %" PRIu64 " MiB of "
-                     "%s are free and %" PRIu64 " MiB of them stay free; set it lower, or "
-                     "the size of the tmpfs higher.", MIB(bytes), MIB(left), path, MIB(keep));
+    return kvt__fail(ENOSPC, "max_shared_cpu_size: %" PRIu64 " MiB do not fit: %" PRIu64
+                     " MiB of %s are free, and %" PRIu64 " MiB must stay free. Decrease "
+                     "max_shared_cpu_size, or enlarge the tmpfs.", MIB(bytes), MIB(left), path, MIB(keep));
 }
