@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
@@ -23,7 +24,9 @@ static bool in_json; /* --json is among the arguments, right or wrong */
 static void
 print_log(void *ctx, enum kvt_log_level level, const char *line)
 {
-    static const char *const names[] = { "error", "warning", "note", "debug" };
+    static const char *const names[] = {
+        [KVT_LOG_ERROR] = "error", [KVT_LOG_WARN] = "warning", [KVT_LOG_INFO] = "note",
+        [KVT_LOG_DEBUG] = "debug", [KVT_LOG_TRACE] = "trace" };
 
     (void)ctx;
     fprintf(stderr, "kvtier: %s: %s\n", names[level], line);
@@ -79,7 +82,9 @@ print_help(void)
            "Usage: kvtier COMMAND [ARGUMENTS]\n"
            "       kvtier COMMAND --help (or: kvtier help COMMAND)\n"
            "\n"
-           "Commands:\n");
+           "  -v   also print endpoints, the source of keys, retries and redirects, with reasons\n"
+           "  -vv  also print each request, with result and duration; never a secret\n"
+           "\n"           "Commands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
         printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
     printf("\n"
@@ -169,6 +174,29 @@ help_of(char *name)
     return run_command(2, args);
 }
 
+/* Set the log level of -v or -vv, and remove the options before "--" from the arguments.  Return
+ * the new number of arguments. */
+static int
+take_verbosity(int argc, char **argv)
+{
+    int n = 1, at = 1, level = 0;
+
+    for (; at < argc && strcmp(argv[at], "--"); at++) {
+        if (!strcmp(argv[at], "-v"))
+            level++;
+        else if (!strcmp(argv[at], "-vv"))
+            level += 2;
+        else
+            argv[n++] = argv[at];
+    }
+    while (at < argc)
+        argv[n++] = argv[at++];
+    argv[n] = NULL;
+    if (level)
+        setenv("KVTIER_LOG_LEVEL", level > 1 ? "TRACE" : "DEBUG", 1);
+    return n;
+}
+
 /* Return true if an argument before "--" is --json. */
 static bool
 has_json(int argc, char **argv)
@@ -186,6 +214,7 @@ main(int argc, char **argv)
     char *version_args[] = { version, NULL };
     int status;
 
+    argc = take_verbosity(argc, argv);
     kvt_set_log(print_log, NULL, KVT_LOG_DEFAULT);
     if (argc < 2)
         return cli_error(CLI_USAGE, "which command? See 'kvtier --help'.");

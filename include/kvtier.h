@@ -84,6 +84,7 @@ enum kvt_log_level {
     KVT_LOG_DEBUG = 3,
     KVT_LOG_DEFAULT = 4, /* only for kvt_set_log(): the level in KVTIER_LOG_LEVEL or
                           * LMCACHE_LOG_LEVEL, else INFO */
+    KVT_LOG_TRACE = 5,   /* each request to storage, with result and duration */
 };
 
 /* Receive a log line without newline.  Called by any thread; must not call kvtier. */

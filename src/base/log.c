@@ -19,7 +19,9 @@ static struct {
     int max_level;
 } sink = { PTHREAD_MUTEX_INITIALIZER, NULL, NULL, KVT_LOG_INFO };
 
-static const char *const level_names[] = { "ERROR", "WARNING", "INFO", "DEBUG" };
+static const char *const level_names[] = {
+    [KVT_LOG_ERROR] = "ERROR", [KVT_LOG_WARN] = "WARNING", [KVT_LOG_INFO] = "INFO",
+    [KVT_LOG_DEBUG] = "DEBUG", [KVT_LOG_TRACE] = "TRACE" };
 
 /* Initialize the lock anew in the child: another thread of the parent may have held the
  * lock.  A fork does not acquire the lock, because the callback may wait for the forking
@@ -55,7 +57,7 @@ static const struct {
     int level;
 } accepted_levels[] = {
     { "ERROR", KVT_LOG_ERROR }, { "WARNING", KVT_LOG_WARN }, { "INFO", KVT_LOG_INFO },
-    { "DEBUG", KVT_LOG_DEBUG }, { "WARN", KVT_LOG_WARN },
+    { "DEBUG", KVT_LOG_DEBUG }, { "TRACE", KVT_LOG_TRACE }, { "WARN", KVT_LOG_WARN },
     { "CRITICAL", KVT_LOG_ERROR - 1 }, { "FATAL", KVT_LOG_ERROR - 1 },
 };
 
@@ -75,8 +77,8 @@ level_of_environment(void)
         if (!strcasecmp(name, accepted_levels[i].name))
             return accepted_levels[i].level;
     if (!atomic_flag_test_and_set(&warned))
-        fprintf(stderr, "kvtier: log level '%s': use CRITICAL, ERROR, WARNING, INFO or "
-                "DEBUG.\n", name);
+        fprintf(stderr, "kvtier: log level '%s': use CRITICAL, ERROR, WARNING, INFO, "
+                "DEBUG or TRACE.\n", name);
     return KVT_LOG_INFO;
 }
 
@@ -101,14 +103,20 @@ kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
     pthread_mutex_unlock(&sink.lock);
 }
 
+bool
+kvt__log_has(enum kvt_log_level level)
+{
+    level_from_environment();
+    return (int)level <= __atomic_load_n(&sink.max_level, __ATOMIC_RELAXED);
+}
+
 void
 kvt__log(enum kvt_log_level level, const char *fmt, ...)
 {
     char line[1024];
     va_list ap;
 
-    level_from_environment();
-    if ((int)level > __atomic_load_n(&sink.max_level, __ATOMIC_RELAXED))
+    if (!kvt__log_has(level))
         return;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);

@@ -5,12 +5,16 @@
 #define KVT_BASE_LOG_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
 #include "kvtier.h"
 
 /* Log a line; the text has no newline.  Blocks while another thread logs. */
 void kvt__log(enum kvt_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* Return true if lines of the level are logged.  For callers whose arguments cost time. */
+bool kvt__log_has(enum kvt_log_level level);
 
 /* Log a line at most once in this process, for this place in the source. */
 #define KVT__LOG_ONCE(level, ...)                                              \

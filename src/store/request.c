@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "store/private.h"
 
 /* Fill in the object and its key; for a PUT by key, the checksum.  0; -errno with a sentence. */
@@ -113,12 +114,27 @@ prepare(struct kvt__store_req *req, struct kvt__level *level)
     return kvt__level_prepare(req, level);
 }
 
+static void
+log_result(const struct kvt__store_req *req, int err)
+{
+    static const char *const names[] = { [KVT__TIER_PUT] = "PUT", [KVT__TIER_GET] = "GET",
+                                         [KVT__TIER_PROBE] = "LOOKUP",
+                                         [KVT__TIER_REMOVE] = "DELETE" };
+
+    if (kvt__log_has(KVT_LOG_TRACE))
+        kvt__log(KVT_LOG_TRACE, "%s: %s %s: %s",
+                 req->store->levels[req->level].tier->ops->name, names[req->tier_op.what],
+                 req->object.key, !err ? "done" : err == -ENOENT ? "absent" : kvt__why());
+}
+
 /* End the part of the current level.  Return the result as kvt__level_complete(). */
 static int
 complete(struct kvt__store_req *req)
 {
-    return kvt__level_complete(req, &req->store->levels[req->level],
-                             kvt__error_raise(&req->tier_op.error));
+    int err = kvt__error_raise(&req->tier_op.error);
+
+    log_result(req, err);
+    return kvt__level_complete(req, &req->store->levels[req->level], err);
 }
 
 /* Return true if the result of a level is a failure.  A missing chunk is no failure, nor is a PUT

@@ -110,6 +110,18 @@ http_proxy=http://user:secret@127.0.0.1:1 no_proxy= at kv 1 doctor --set blockin
 says 's3 address *requests go to the proxy 127.0.0.1:1 for '
 ! grep -q secret out err || fail 'the password of the proxy is printed'
 
+# -v prints the endpoint and the source of the keys, -vv each request, and never a secret
+at kv 0 stat -v "$key"
+says "debug: S3: requests go to $host by http, path-style"
+says 'debug: S3: the keys come from: environment'
+! grep -q trace err || fail '-v prints requests'
+at kv 0 -vv put "$key" "$dir/in"
+says 'trace: S3: PUT .*: status 200, 100000 bytes after '
+says "trace: s3: PUT $key: done"
+at kv 0 ls -vv
+! grep -q SKTEST out err || fail 'the secret key is printed'
+at kv 0 rm "$key"
+
 # a policy without the right to delete, to read, to store, or to list: without the last, a HEAD
 # of an absent object is 403, so that lookups fail
 fault DELETE 403

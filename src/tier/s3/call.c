@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "tier/s3/s3.h"
 #include "tier/s3/verdict.h"
 
@@ -240,6 +241,36 @@ apply_remedy(struct s3_call *call, enum s3_verdict verdict)
     }
 }
 
+/* Log the result of an attempt: a final result for TRACE, a result that leads to another attempt
+ * for DEBUG. */
+static void
+log_attempt(struct s3_call *call, enum s3_verdict verdict, int err)
+{
+    static const char *const next[] = {
+        [S3_SLOW_DOWN] = "retry later, with fewer stores at a time",
+        [S3_RETRY] = "retry later", [S3_NEW_KEYS] = "retry with new keys",
+        [S3_DOUBTED_KEYS] = "retry with refreshed keys",
+        [S3_SET_CLOCK] = "retry with the store's clock", [S3_REDIRECT] = "follow the redirect",
+        [S3_NO_CONDITIONS] = "retry without If-None-Match",
+        [S3_NO_CHECKSUMS] = "retry without checksum" };
+    bool is_final = verdict == S3_GOOD || verdict == S3_FINAL;
+
+    if (!kvt__log_has(is_final ? KVT_LOG_TRACE : KVT_LOG_DEBUG))
+        return;
+    if (verdict == S3_GOOD) {
+        kvt__log(KVT_LOG_TRACE, "S3: %s %s: status %d, %zu bytes after %.1f ms", call->method,
+                 call->name ? call->name : "(bucket)", call->http.http_status,
+                 call->http.received_bytes + call->body_bytes,
+                 (double)(kvt__now_ns() - call->http.sent_ns) / 1e6);
+        return;
+    }
+    kvt__s3_set_call_why(call, err);
+    if (is_final)
+        kvt__log(KVT_LOG_TRACE, "S3: %s", kvt__why());
+    else
+        kvt__log(KVT_LOG_DEBUG, "S3: %s Next: %s, if allowed.", kvt__why(), next[verdict]);
+}
+
 static void
 on_attempt_done(struct kvt__http_request *http)
 {
@@ -248,6 +279,7 @@ on_attempt_done(struct kvt__http_request *http)
     int err;
     enum s3_verdict verdict = kvt__s3_judge(call, &err);
 
+    log_attempt(call, verdict, err);
     if (http->hedged)
         kvt__s3_count(t, KVT__N_s3_hedges);
     /* After a failure, send the next large body only when the store has accepted the head. */

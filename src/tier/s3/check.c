@@ -89,15 +89,12 @@ request(struct check *c, const char *method)
 static void
 check_address(const struct check *c)
 {
-    const struct s3_target *target = atomic_load(&c->t->target);
-    const struct kvt__s3_address *a = &target->address;
-    bool by_path = strlen(a->bucket_path) > 1;
+    char target[KVT__S3_TARGET_TEXT];
+    bool tls = kvt__s3_address_of(c->t)->tls;
 
-    report(c, "s3 address", 0, "requests go to %s by %s%s, %s, region %s, prefix '%s'",
-           kvt__http_connect_label(target->origin), a->tls ? "https" : "http",
-           !a->tls ? "" : c->config->s3_verify_tls
-               ? " with verified certificates" : " without verification of certificates",
-           by_path ? "path-style" : "virtual-hosted-style", a->region, a->prefix);
+    kvt__s3_target_text(atomic_load(&c->t->target), target);
+    report(c, "s3 address", 0, "%s%s", target, !tls ? "" : c->config->s3_verify_tls
+           ? ", certificates are verified" : ", certificates are not verified");
 }
 
 static void

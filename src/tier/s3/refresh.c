@@ -155,6 +155,11 @@ refresh_base(struct s3_tier *t)
     k->base = base;
     plan_refresh(base, kvt__s3_now_s(t), BASE_EARLY_S, &k->base_refresh_s, &k->base_usable_s);
     pthread_mutex_unlock(&k->lock);
+    if (base->expires_s == INT64_MAX)
+        kvt__log(KVT_LOG_DEBUG, "S3: the keys come from: %s", base->source);
+    else
+        kvt__log(KVT_LOG_DEBUG, "S3: the keys come from: %s; they expire in %lld s",
+                 base->source, (long long)(base->expires_s - kvt__s3_now_s(t)));
     return 0;
 }
 

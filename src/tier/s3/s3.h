@@ -283,6 +283,11 @@ int kvt__s3_target_move(struct s3_tier *t, const struct s3_target *was, const ch
 int kvt__s3_target_visit(struct s3_tier *t, const struct s3_target *was, const char *host,
                          const char *region, struct s3_target **out);
 
+#define KVT__S3_TARGET_TEXT 1024
+
+/* Describe a target in a sentence without full stop. */
+void kvt__s3_target_text(const struct s3_target *target, char out[KVT__S3_TARGET_TEXT]);
+
 /* Free all targets.  The caller has closed the HTTP client. */
 void kvt__s3_targets_free(struct s3_tier *t);
 

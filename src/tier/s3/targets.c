@@ -4,9 +4,11 @@
  * target until the end of the call, so all targets are kept until the tier closes.  There are few
  * targets, because equal targets are stored once. */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "tier/s3/s3.h"
 
 #define MAX_TARGETS 64
@@ -57,14 +59,36 @@ find_target(struct s3_tier *t, const struct kvt__s3_address *address, struct s3_
     return add_target(t, address, out);
 }
 
+void
+kvt__s3_target_text(const struct s3_target *target, char out[KVT__S3_TARGET_TEXT])
+{
+    const struct kvt__s3_address *a = &target->address;
+
+    snprintf(out, KVT__S3_TARGET_TEXT, "requests go to %s by %s, %s, region %s, prefix '%s'",
+             kvt__http_connect_label(target->origin), a->tls ? "https" : "http",
+             strlen(a->bucket_path) > 1 ? "path-style" : "virtual-hosted-style", a->region,
+             a->prefix);
+}
+
+/* Make a target the current target. */
+static void
+use_target(struct s3_tier *t, struct s3_target *target)
+{
+    char text[KVT__S3_TARGET_TEXT];
+
+    atomic_store(&t->target, target);
+    kvt__s3_target_text(target, text);
+    kvt__log(KVT_LOG_DEBUG, "S3: %s", text);
+}
+
 int
 kvt__s3_target_set(struct s3_tier *t, const struct kvt__s3_address *address)
 {
-    struct s3_target *target;
+    struct s3_target *target = NULL;
     int err = add_target(t, address, &target);
 
     if (!err)
-        atomic_store(&t->target, target);
+        use_target(t, target);
     return err;
 }
 
@@ -85,14 +109,14 @@ int
 kvt__s3_target_move(struct s3_tier *t, const struct s3_target *was, const char *host,
                     const char *region)
 {
-    struct s3_target *target;
+    struct s3_target *target = NULL;
     int err = 0;
 
     pthread_mutex_lock(&t->targets_lock);
     if (atomic_load(&t->target) == was) { /* otherwise another call has already moved the bucket */
         err = follow(t, was, host, region, &target);
         if (!err)
-            atomic_store(&t->target, target);
+            use_target(t, target);
     }
     pthread_mutex_unlock(&t->targets_lock);
     return err;

@@ -101,8 +101,8 @@ an_invalid_level_is_reported_and_ignored(void **state)
     (void)state;
     run(NULL, "LOUD", false, &o);
     check(&o, 3);
-    assert_non_null(strstr(o.said, "log level 'LOUD': use CRITICAL, ERROR, WARNING, INFO "
-                                   "or DEBUG."));
+    assert_non_null(strstr(o.said, "log level 'LOUD': use CRITICAL, ERROR, WARNING, INFO, "
+                                   "DEBUG or TRACE."));
 }
 
 static void
