@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A file whose bytes are not those that were stored is never handed out: the load
- * fails or reads the next tier, the file is removed, the next lookup misses, and storing
- * works again. */
+ * No load returns bytes that differ from the stored bytes: the load fails or reads the next
+ * tier, the corrupt file is deleted, the next lookup misses, and stores work again. */
 #include "files.h"
 #include "system/system-test.h"
 
@@ -56,7 +55,7 @@ teardown(void **state)
     return 0;
 }
 
-/* Store one chunk; its file. */
+/* Store one chunk and return the chunk's file. */
 static struct usage
 store_one(const struct fixture *f)
 {
@@ -91,7 +90,7 @@ a_flipped_byte_is_found(void **state)
         if (at == s->header + 8)
             at = s->header + PAYLOAD - 8; /* the middle is tried below */
         if (at >= 4 && at < s->header)
-            continue; /* for LMCache only: the payload is right all the same */
+            continue; /* bytes for LMCache only: the payload is intact */
         struct usage usage = store_one(&s->f);
         flip_byte(usage.last, at);
         expect_refused(&s->f, usage.last);
@@ -190,7 +189,7 @@ another_chunk_under_its_name_is_a_miss(void **state)
     assert_int_equal(load_prompt(&s->f).loaded, 1);
 }
 
-/* What stands in the place of a file makes no load wait. */
+/* A FIFO or a directory with a chunk file's name does not block a load. */
 static void
 a_pipe_or_directory_in_the_place_of_a_file_is_no_chunk(void **state)
 {
@@ -205,8 +204,8 @@ a_pipe_or_directory_in_the_place_of_a_file_is_no_chunk(void **state)
     assert_int_equal(load_prompt(&s->f).loaded, 0);
 }
 
-/* A corrupt chunk in the middle ends the prefix; the chunks before are loaded, by the
- * load that finds the damage and by the next load. */
+/* A corrupt chunk in the middle ends the prefix.  The load that finds the damage, and the next
+ * load, return the chunks before. */
 static void
 chunks_before_a_damaged_one_are_loaded(void **state)
 {
@@ -230,8 +229,8 @@ chunks_before_a_damaged_one_are_loaded(void **state)
     assert_int_equal(got.loaded, bad);
 }
 
-/* Load the fixture's first chunk, whose first block is block 1, without `skipped` of its
- * blocks.  The chunk's status. */
+/* Load the fixture's first chunk, whose first block is block 1, except the `skipped` blocks.
+ * Return the chunk's status. */
 static int
 load_without(const struct fixture *f, size_t skipped)
 {
@@ -307,7 +306,7 @@ the_next_tier_serves_a_damaged_chunk(void **state)
 /* If not NULL, canceled at the end of the next copy into blocks of host memory. */
 static struct kvt_load *to_cancel;
 
-/* Copies into blocks of host memory that computed a checksum. */
+/* The number of copies to host memory that computed a checksum. */
 static atomic_uint n_summed;
 
 void __real_kvt__scatter(const struct kvt__view *view, const int32_t *blocks,

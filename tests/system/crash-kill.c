@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Processes that store are killed at random instants, a thousand times, mostly
- * while another one stores.  What a later one is promised it gets, with the right
- * bytes; no file is left over and the budget holds. */
+ * Storing processes are killed at random instants, a thousand times, mostly while another
+ * process stores.  A later process can load every promised chunk, with the right bytes; no
+ * file is left over, and the limit holds. */
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,7 +42,7 @@ store_for_ever(void *arg)
     }
 }
 
-/* Everything that is promised can be had; returns how many chunks. */
+/* Assert that every promised chunk can be loaded; return the number of chunks. */
 static unsigned
 verify(struct fixture *f)
 {
@@ -92,7 +92,7 @@ end(pid_t *child)
     *child = 0;
 }
 
-/* Start one that stores; mostly wait until its engine is open. */
+/* Start a storing process; if `wait`, wait until the process's engine is open. */
 static pid_t
 start(struct task *task, bool wait)
 {
@@ -125,7 +125,7 @@ what_a_killed_process_stored_is_whole_or_not_there(void **state)
 
         children[k % 2] = start(&task, r >> 40 & 3);
         nanosleep(&life, NULL);
-        end(&children[(k + 1) % 2]); /* the older one, while the other stores */
+        end(&children[(k + 1) % 2]); /* kill the older process while the other stores */
         if (k % VERIFY_EVERY && k != kills)
             continue;
         end(&children[k % 2]);

@@ -26,7 +26,7 @@ teardown(void **state)
     return 0;
 }
 
-/* Take all room that is left, but for so many bytes. */
+/* Fill the disk, except for `but` bytes. */
 static void
 fill_up(const struct fixture *f, char *path, size_t size, off_t but)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Storage that fails, lies, dawdles and hangs: every load ends, by its deadline at
- * the latest, and what it says to be loaded holds exactly the right bytes. */
+ * Storage that fails, returns wrong bytes, is slow or hangs.  Every load ends by its deadline,
+ * and every chunk reported as loaded holds exactly the right bytes. */
 #include <sched.h>
 
 #include "system/held.h"
@@ -44,7 +44,7 @@ store_all(struct fixture *f)
     }
 }
 
-/* load_prompt() itself fails the test when wrong bytes are called good. */
+/* load_prompt() fails the test if a chunk with wrong bytes is reported as loaded. */
 static unsigned
 load_all(struct fixture *f)
 {
@@ -132,7 +132,7 @@ setup(void **state)
     return fixture_setup(state);
 }
 
-/* No operation hangs any more, also after a test that failed. */
+/* Let all hanging operations continue, also after a failed test. */
 static int
 teardown(void **state)
 {
@@ -186,7 +186,7 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
     struct kvt_load *load = load_and_wait(f, &io.io, 1);
     for (uint32_t c = 0; c < N_CHUNKS; c++)
         assert_int_equal(kvt_load_status(load, 0, c), -ETIMEDOUT);
-    /* What does not answer is promised from no more, until it does. */
+    /* A tier that does not answer is paused: lookups promise no chunk until an answer. */
     assert_int_equal(counter(f, "tier_pauses"), 1);
     struct kvt_seq *next = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, next, 0, N_TOKENS), 0);
@@ -206,7 +206,7 @@ a_load_over_hanging_storage_ends_at_its_deadline(void **state)
     kvt_seq_free(probed);
 }
 
-/* Slots that hanging reads hold are missing to others: those get what they can. */
+/* Hanging reads hold slots of the pool: other loads return the chunks for which slots remain. */
 static void
 a_pool_held_by_hanging_reads_gives_partial_results(void **state)
 {
@@ -324,7 +324,7 @@ a_lookup_over_hanging_storage_answers_what_is_known(void **state)
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), 3 * CHUNK);
     kvt_engine_release(f->engine, seq);
-    kvt_seq_free(seq); /* while its probe hangs */
+    kvt_seq_free(seq); /* during the hanging probe */
 }
 
 int

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A handle in a forked child: every call says that it belongs to another process,
- * closing it is harmless, and the parent does not notice. */
+ * A handle in a forked child.  Every call reports that the handle belongs to another process,
+ * closing the handle is harmless, and the parent is not affected. */
 #include "system/system-test.h"
 
 struct shared {
@@ -111,7 +111,7 @@ nor_with_its_parents_store(void **state)
     temp_dir_remove(&dir);
 }
 
-/* The child's own engine on the same directory works. */
+/* The child can open an engine on the same directory. */
 static void
 open_in_child(void *arg)
 {
@@ -131,7 +131,7 @@ a_child_may_open_its_own(void **state)
 
     (void)state;
 #ifdef __SANITIZE_THREAD__
-    skip(); /* it knows no threads in a child of threads */
+    skip(); /* the thread sanitizer does not follow threads of a forked child */
 #endif
     fixture_init(&f);
     fixture_open(&f, NULL);

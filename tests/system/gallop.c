@@ -222,7 +222,7 @@ a_lookup_for_many_ranks_makes_no_more(void **state)
 
 /* -------------------------------------------------------------- missing chunks */
 
-/* Have the workers prefetch what the scheduler wants; what is promised in the end. */
+/* Have the workers prefetch the chunks that the scheduler wants; return the final promise. */
 static uint32_t
 promise(struct world *w, struct kvt_seq *seq, uint32_t n_ranks)
 {
@@ -284,8 +284,8 @@ close_world(struct world *w)
     close_workers(w);
 }
 
-/* Store all chunks of a prompt but one of a rank, then look the prompt up.  All promised
- * chunks are in the memory of every rank. */
+/* Store all chunks of a prompt except one chunk of a rank, then look the prompt up.  Assert that
+ * all promised chunks are in the memory of every rank. */
 static void
 assert_hole_shortens(struct world *w, uint32_t n_ranks, uint32_t rank, uint32_t hole)
 {
@@ -337,7 +337,7 @@ a_chunk_that_one_rank_lacks_shortens_the_promise(void **state)
     assert_hole_shortens(*state, MAX_RANKS, 1, N_CHUNKS);
 }
 
-/* A full group and one with a window of two chunks, of which the given chunks are stored. */
+/* A full group and a group with a window of two chunks; only the given chunks are stored. */
 static void
 assert_windows(struct world *w, uint32_t full, uint32_t from, uint32_t end, uint32_t n)
 {
@@ -381,7 +381,7 @@ the_windows_of_the_hit_are_read_too(void **state)
 
 /* ----------------------------------------------------------- expected entries */
 
-/* Where no worker can read it into host memory, the index has no such chunk. */
+/* No worker can read the chunk into host memory, and the index does not contain the chunk. */
 static void
 an_expected_chunk_is_not_promised_unread(void **state)
 {

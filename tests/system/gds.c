@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Engines over gds_path: crashes, damage, a limit, files of LMCache and of other instances,
- * several directories.  KV is in host memory, or, where the program is told of fakes, in
- * that of a GPU that reaches the files directly. */
+ * several directories.  KV is in host memory.  If the arguments name fake libraries, KV is in
+ * the memory of a GPU that transfers files directly. */
 #include <ftw.h>
 #include <time.h>
 
@@ -41,7 +41,7 @@ world_init(struct world *w, size_t n_paths, const char *limit, const char *more)
     memcpy(w->settings, settings, sizeof settings);
 }
 
-/* What is in the directories. */
+/* The files in the directories. */
 struct gds_usage {
     uint64_t bytes;
     size_t n_files, n_beside;
@@ -127,7 +127,7 @@ what_is_stored_is_found_again_by_the_next_engine(void **state)
     fixture_fini(&w.f);
 }
 
-/* Without the index that knew of them: all directories are looked through. */
+/* The index is deleted: the engine lists all directories. */
 static void
 a_lost_index_is_made_from_all_directories(void **state)
 {
@@ -146,8 +146,8 @@ a_lost_index_is_made_from_all_directories(void **state)
     fixture_fini(&w.f);
 }
 
-/* cuda:4 of eight on four directories writes where cuda:0 does, and each finds what any
- * other wrote. */
+/* Of eight ranks on four directories, cuda:4 writes to the directory of cuda:0.  Each rank finds
+ * the chunks of all ranks. */
 static void
 each_worker_writes_to_its_directory(void **state)
 {
@@ -156,7 +156,7 @@ each_worker_writes_to_its_directory(void **state)
 
     (void)state;
     if (on_device())
-        skip(); /* all would be on the same one */
+        skip(); /* all ranks would be on one GPU */
     world_init(&w, 4, NULL, NULL);
     for (uint32_t rank = 0; rank < 8; rank++) {
         struct opening o = { .settings = w.settings, .world_size = 8, .rank = rank,
@@ -228,7 +228,7 @@ store_for_ever(void *arg)
 static void
 store_and_be_killed(struct world *w, uint64_t random)
 {
-    /* A GPU that is a fake takes longer for its first chunk. */
+    /* With a fake GPU the first chunk takes longer. */
     uint64_t longest = on_device() ? 20 * LONGEST_NS : LONGEST_NS;
     struct timespec life = { 0, (long)(random % longest) };
     struct task task = { .w = w };
@@ -246,7 +246,8 @@ store_and_be_killed(struct world *w, uint64_t random)
     assert_true(WIFSIGNALED(end_child(pid)));
 }
 
-/* Killed between a chunk's file and the one beside it, too: the first is a chunk. */
+/* Processes are also killed between writing a chunk's file and writing the metadata file; a
+ * chunk's file alone is a valid chunk. */
 static void
 what_a_killed_process_stored_is_whole_or_not_there(void **state)
 {
@@ -303,7 +304,7 @@ a_damaged_file_is_never_handed_out_and_goes_with_the_one_beside_it(void **state)
             continue;
         }
         if (got.loaded) {
-            assert_true(at < 140); /* what LMCache alone reads */
+            assert_true(at < 140); /* bytes that only LMCache reads */
             flip_byte(found.last, at);
         } else {
             assert_int_equal(load_prompt(&w.f).promised, 0);
@@ -316,7 +317,7 @@ a_damaged_file_is_never_handed_out_and_goes_with_the_one_beside_it(void **state)
 
 /* ------------------------------------------------------------- LMCache and others */
 
-/* Make it LMCache's: the same header without what kvtier adds. */
+/* Turn a file into a file of LMCache: the header without kvtier's members. */
 static int
 take_identity(const char *path, const struct stat *st, int type, struct FTW *ftw)
 {
@@ -359,7 +360,7 @@ lmcaches_chunks_are_served_and_counted_unless_refused(void **state)
     fixture_fini(&w.f);
 }
 
-/* Another host's LMCache on a shared path: nobody told the index. */
+/* LMCache on another host writes to a shared path; the index does not know of the files. */
 static void
 what_came_since_is_asked_for_in_all_directories(void **state)
 {
@@ -391,7 +392,7 @@ what_came_since_is_asked_for_in_all_directories(void **state)
     fixture_fini(&w.f);
 }
 
-/* It was the fake library that moved the chunks. */
+/* Assert that the fake library moved all chunks. */
 static void
 all_moved_directly(void **state)
 {
@@ -407,7 +408,7 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        /* First: streams of a GPU that is a fake do not outlive a fork. */
+        /* First, because streams of a fake GPU do not survive a fork. */
         cmocka_unit_test(what_a_killed_process_stored_is_whole_or_not_there),
         cmocka_unit_test(what_is_stored_is_found_again_by_the_next_engine),
         cmocka_unit_test(a_lost_index_is_made_from_all_directories),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Delays and hangs of fault:// that end when the test says so, and not after a time.  The
+ * Delays and hangs of fault:// that end when the test calls let_go(), not after a time.  The
  * program is linked with --wrap=clock_nanosleep, which only the fault tier calls. */
 #ifndef KVT_SYSTEM_HELD_H
 #define KVT_SYSTEM_HELD_H

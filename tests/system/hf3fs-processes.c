@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Several processes with one directory of 3FS: those that are killed leave whole chunks or
- * none, and nothing in the daemon or in shared memory; the others go on. */
+ * Several processes with one directory of 3FS.  A killed process leaves whole chunks or no
+ * chunks, and nothing in the daemon or in shared memory; the other processes continue. */
 #include <signal.h>
 
 #include "own-shm.h"
@@ -11,10 +11,10 @@
 #define N_PROMPTS 8u
 #define ROUNDS 40u
 
-/* ------------------------------------------------------------------- who is killed */
+/* ------------------------------------------------------------------- killed processes */
 
-/* A child that writes until it is killed: prompts that nobody has written, or again and
- * again those of all.  It tells when it has written one, and may wait then. */
+/* A child that writes until the parent kills it: new prompts, or again and again the prompts of
+ * all processes.  The child reports each written prompt, and may then wait. */
 struct writer {
     struct world *w;
     uint32_t first;
@@ -105,8 +105,8 @@ killed_writers_leave_whole_chunks_and_nothing_else(void **state)
         kill_writer(&x);
     }
     daemon_forgets_all();
-    /* Who is killed when its memory has a name and the daemon was not yet told of it leaves
-     * that behind: a moment, longer where the daemon is slow. */
+    /* If a process is killed after naming its memory and before telling the daemon, the name
+     * stays.  The interval is short, but longer with a slow daemon. */
     assert_true(shm_names_left(&before) <= 1);
     assert_int_equal(n_damaged(w), 0);
     open_3fs(w, NULL);
@@ -114,8 +114,7 @@ killed_writers_leave_whole_chunks_and_nothing_else(void **state)
     load_all(w, 24);
 }
 
-/* Its bytes are under way when it is killed; the daemon moves them to a file that nobody
- * will have. */
+/* The process is killed during a write; the daemon writes the bytes to a temporary file. */
 static void
 who_is_killed_in_the_middle_stops_no_other(void **state)
 {
@@ -145,12 +144,12 @@ who_is_killed_in_the_middle_stops_no_other(void **state)
     load_all(w, 4);
     close_3fs(w);
     assert_int_equal(n_damaged(w), 0);
-    open_3fs(w, NULL); /* as the one that takes its place does */
+    open_3fs(w, NULL); /* as the process's replacement does */
     assert_int_equal(n_temporary(w), 0);
     load_all(w, 4);
 }
 
-/* Stores and loads at random what others store and load, and ends well. */
+/* Store and load, at random, prompts that other processes store and load too; then exit with 0. */
 static void
 work(void *arg)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engines whose chunks lie in 3FS, each test's in a directory of its own of one mount. */
+ * Engines with chunks in 3FS.  Each test has a new directory of one common mount. */
 #ifndef KVT_SYSTEM_HF3FS_TEST_H
 #define KVT_SYSTEM_HF3FS_TEST_H
 
@@ -26,7 +26,7 @@ setup(void **state)
     assert_non_null(w);
     *state = w;
     fixture_init(&w->f);
-    /* Above what a test takes: also a daemon that starts slowly is waited for. */
+    /* Longer than any test, so that a slow start of the daemon does not time out. */
     kvt__hf3fs_max_wait_ns = 600 * KVT__NS_PER_S;
     if (!usrbiod.pid)
         assert_true(usrbiod_run(&usrbiod, NULL));
@@ -52,7 +52,7 @@ close_3fs(struct world *w)
     w->f.engine = NULL;
 }
 
-/* What this host knows of the directory, too. */
+/* Delete this host's index of the directory. */
 static inline void
 forget(struct world *w)
 {
@@ -81,7 +81,7 @@ teardown(void **state)
     return 0;
 }
 
-/* What lies behind the mount, as a fixture for who looks at directories. */
+/* Return a fixture for the directory behind the mount, for functions that list files. */
 static inline struct fixture
 behind(const struct world *w)
 {
@@ -91,7 +91,7 @@ behind(const struct world *w)
     return f;
 }
 
-/* So many are known to the daemon, which hears late of what ended. */
+/* Wait until the daemon counts n; the daemon learns late of ended clients. */
 static inline void
 daemon_comes_to(const char *name, unsigned n)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An engine whose chunks lie in 3FS: what another host has stored, deleted or damaged
- * there, and a daemon that is restarted. */
+ * An engine with chunks in 3FS: chunks stored, deleted or damaged by another host, and restarts
+ * of the daemon. */
 #include "own-shm.h"
 #include "shm-names.h"
 #include "system/hf3fs-test.h"
@@ -99,7 +99,7 @@ a_restart_of_the_daemon_loses_nothing(void **state)
     }
 }
 
-/* Bytes on disk of what is in the directory. */
+/* Return the bytes on disk of the files in a directory. */
 static uint64_t
 bytes_in(const char *path)
 {
@@ -115,7 +115,7 @@ bytes_in(const char *path)
     return bytes;
 }
 
-/* Without one nothing is removed: the directory is other hosts' too. */
+/* Without a limit the engine deletes no file: other hosts use the directory too. */
 static void
 a_limit_is_kept_and_what_was_used_last_stays(void **state)
 {
@@ -161,7 +161,7 @@ what_does_not_stay_in_memory_is_stored_without_a_copy(void **state)
     assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
 }
 
-/* Nor is what is loaded without a lookup, which would read ahead. */
+/* A load without a lookup, and so without a prefetch, does not copy chunks to memory either. */
 static void
 what_is_loaded_straight_is_not_copied(void **state)
 {
@@ -184,7 +184,7 @@ what_is_loaded_straight_is_not_copied(void **state)
     kvt_seq_free(seq);
 }
 
-/* Questions by key, with one thread for all that waits. */
+/* Stats by key; one thread does all blocking operations. */
 static void
 a_look_that_hangs_keeps_no_other_waiting(void **state)
 {
@@ -213,7 +213,7 @@ a_look_that_hangs_keeps_no_other_waiting(void **state)
     kvt_config_free(config);
 }
 
-/* What the daemon answers after the deadline goes to memory that nobody reads. */
+/* The daemon's completion after the deadline goes to memory that the engine does not read. */
 static void
 a_load_that_is_stuck_ends_at_its_deadline(void **state)
 {
@@ -244,9 +244,9 @@ a_load_that_is_stuck_ends_at_its_deadline(void **state)
     assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
 }
 
-/* ------------------------------------------------------------ what restarts leave */
+/* -------------------------------------------------------- leftovers of restarts */
 
-/* Mappings of /dev/shm, which have no name there any more. */
+/* Return the number of mappings of unlinked files of /dev/shm. */
 static size_t
 n_shared_mappings(void)
 {
@@ -271,7 +271,7 @@ n_descriptors(void)
     return n;
 }
 
-/* Writes and reads are stuck in the daemon when it dies. */
+/* Kill the daemon while writes and reads hang in the daemon. */
 static void
 restart_under_way(struct world *w, uint32_t prompt)
 {
@@ -286,8 +286,8 @@ restart_under_way(struct world *w, uint32_t prompt)
     assert_int_equal(load_prompt(&w->f).loaded, N_CHUNKS);
 }
 
-/* The library keeps copies of the files that were open until their numbers are used
- * again. */
+/* The library keeps duplicates of the descriptors of open files until the kernel reuses the
+ * descriptors' numbers. */
 static void
 a_restart_under_way_leaves_nothing_of_the_old_run(void **state)
 {
@@ -303,7 +303,7 @@ a_restart_under_way_leaves_nothing_of_the_old_run(void **state)
         restart_under_way(w, i);
     for (int i = 0; i < 60000 && (n_shared_mappings() > n_maps ||
                                   n_descriptors() > n_fds + more); i++)
-        usleep(1000); /* the client's thread ends what is of the last run */
+        usleep(1000); /* the client's thread releases the state of the last run */
     assert_int_equal(n_shared_mappings(), n_maps);
     assert_true(n_descriptors() <= n_fds + more);
     assert_true(shm_names_disappear(&names));

@@ -6,7 +6,7 @@
 
 #include "system/system-test.h"
 
-/* Open, store, load, close.  0, or what opening said. */
+/* Open, store, load and close.  Return 0, or the error of the open. */
 static int
 round_trip(const struct fixture *with)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many loads at once over a pool of a few slots; loads that are cancelled at any
- * instant; an engine that is closed while loads and stores are under way. */
+ * Many concurrent loads over a pool of a few slots; loads cancelled at random instants; an
+ * engine closed during loads and stores. */
 #define N_BLOCKS 1280u
 
 #include <pthread.h>
@@ -123,7 +123,7 @@ chunks_that_wait_behind_a_missing_chunk_are_not_read(void **state)
 void __real_kvt__timer_set(struct kvt__exec *exec, struct kvt__timer *timer);
 void __wrap_kvt__timer_set(struct kvt__exec *exec, struct kvt__timer *timer);
 
-/* Engine whose deadlines pass, and whose loads are polled, before kvt_engine_load() goes on. */
+/* An engine whose deadlines pass, and whose loads are polled, before kvt_engine_load() returns. */
 static struct kvt_engine *hasty;
 static int statuses[N_CHUNKS]; /* of the polled load */
 
@@ -158,7 +158,7 @@ a_load_whose_deadline_passes_at_once_has_no_chunk(void **state)
 
 /* ------------------------------------------------------------------ cancelling */
 
-/* The bytes that a load's blocks have from the moment it is returned. */
+/* Fill a load's blocks with known bytes after the load has been returned. */
 static void
 write_canary(const struct loads *l, uint64_t i)
 {
@@ -175,7 +175,7 @@ check_canary(const struct loads *l, uint64_t i)
                               0x11 + (int)i, (size_t)BLOCKS_A_LOAD * BLOCK_BYTES));
 }
 
-/* Cancels loads, the last ones first, at random instants. */
+/* Cancel loads at random instants, the last load first. */
 static void *
 cancel_all(void *arg)
 {
@@ -203,7 +203,7 @@ no_block_is_written_after_its_load_was_returned(void **state)
         wipe(&l->f);
         for (uint32_t i = 0; i < N_LOADS; i++)
             start(l, i);
-        kvt_load_cancel(l->loads[N_LOADS - 1]); /* surely before it is read */
+        kvt_load_cancel(l->loads[N_LOADS - 1]); /* certainly before the read */
         assert_int_equal(pthread_create(&canceller, NULL, cancel_all, l), 0);
         for (uint32_t n = 0; n < N_LOADS; n++) {
             done[n] = next_done(l);

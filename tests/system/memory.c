@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chunks that stay in host memory: found without storage, loaded without a read,
- * pushed out when others need the room, gone with the worker that had them. */
+ * Chunks in host memory: found without storage, loaded without a read, evicted to make room,
+ * and lost with the worker process. */
 #include <signal.h>
 #include <sys/prctl.h>
 
@@ -9,8 +9,8 @@
 #include "system/held.h"
 #include "system/system-test.h"
 
-/* Room for 12 of the 24 KiB chunks to stay (32 KiB each with what is around them) and
- * a quarter for transfers. */
+/* Room for 12 chunks of 24 KiB (32 KiB each with metadata), and a quarter of the memory for
+ * transfers. */
 #define SMALL "max_local_cpu_size=0.0005"
 
 static const char *const memory_only[] = { "remote_url=", "local_cpu=true", NULL };
@@ -364,7 +364,7 @@ slow_storage_drops_stores_and_blocks_nobody(void **state)
     assert_int_equal(counter(f, "load_corrupt"), 0);
 }
 
-/* Memory is populated in the background: what is there first fills up at once. */
+/* Memory is populated in the background: a full populated part must not cause evictions. */
 static void
 nothing_is_pushed_out_before_the_limit(void **state)
 {
@@ -379,7 +379,7 @@ nothing_is_pushed_out_before_the_limit(void **state)
 
         set_tokens(f, prompt);
         seq = new_seq(f, N_TOKENS);
-        make_io(&io, seq, 0, 0, N_CHUNKS, 1); /* whatever is in the blocks */
+        make_io(&io, seq, 0, 0, N_CHUNKS, 1); /* the content does not matter */
         assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), 0);
         kvt_seq_free(seq);
     }
@@ -401,7 +401,7 @@ a_reset_forgets_what_is_in_memory(void **state)
     assert_int_equal(load_all(f), N_CHUNKS);
 }
 
-/* The sentence of an open that fails. */
+/* Return the message of a failing open. */
 static const char *
 refusal(struct fixture *f, const char *const *settings)
 {
@@ -446,7 +446,7 @@ open_in(const struct fixture *f, const char *what, uint32_t role)
     return must_open(f, &opening);
 }
 
-/* A worker process that stores a prompt and then waits to be killed. */
+/* Start a worker process that stores a prompt and then waits for SIGKILL. */
 static pid_t
 start_worker(struct fixture *f, const char *instance)
 {

@@ -9,7 +9,7 @@
 
 #include "system/system-test.h"
 
-/* Leave the mounts of everybody else alone.  False: we may not mount. */
+/* Enter a new mount namespace.  Return false if mounts are not permitted. */
 static inline bool
 may_mount(void)
 {
@@ -30,7 +30,7 @@ may_mount(void)
     return works;
 }
 
-/* A fixture whose directory is a file system of that many KiB. */
+/* Make a fixture whose directory is a new file system of `kib` KiB. */
 static inline void
 fixture_mount(struct fixture *f, unsigned kib)
 {
@@ -52,7 +52,7 @@ fixture_unmount(struct fixture *f)
     fixture_fini(f);
 }
 
-/* How often a message that contains text was logged. */
+/* Counts the log messages that contain a text. */
 struct heard {
     const char *text;
     unsigned n;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every allocation of a round trip fails once: the call that needed it says so,
- * nothing leaks, nothing crashes, and the next round trip works.  Linked with
- * --wrap for the allocating functions. */
+ * Every allocation of a round trip fails once.  The call with the failed allocation reports
+ * the failure, nothing leaks or crashes, and the next round trip succeeds.  Linked with --wrap
+ * for the allocating functions. */
 #include <stdatomic.h>
 
 #include "system/system-test.h"
 
-static atomic_long countdown; /* the allocation that makes it 0 fails */
+static atomic_long countdown; /* the allocation that decrements to 0 fails */
 
 static bool
 fails(void)
@@ -15,7 +15,7 @@ fails(void)
     return atomic_fetch_sub(&countdown, 1) == 1;
 }
 
-/* What --wrap makes of the names. */
+/* The original functions, as named by --wrap. */
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *p, size_t n);
@@ -71,7 +71,7 @@ struct trip {
     struct fixture f;
     const char *const *settings;
     uint32_t n_tokens; /* of the prompt */
-    uint32_t n_chunks; /* that are stored, its last one may be partial */
+    uint32_t n_chunks; /* chunks to store; the prompt's last chunk may be partial */
     bool prefetch;
     struct kvt_config *config;
     struct kvt_seq *seq;
@@ -123,7 +123,7 @@ open_all(struct trip *t)
     return kvt_engine_set_view(t->f.engine, 0, &view);
 }
 
-/* A sequence with an item in its second chunk. */
+/* Make a sequence with a multimodal item in the second chunk. */
 static int
 make_seq(struct trip *t)
 {
@@ -137,7 +137,7 @@ make_seq(struct trip *t)
     return err ? err : kvt_seq_append(t->seq, t->f.tokens + 100, t->n_tokens - 100);
 }
 
-/* As make_io(), but that a partial chunk's description may fail. */
+/* Fill the io, as make_io() does; return the error if a partial chunk cannot be described. */
 static int
 describe_io(struct trip *t)
 {
@@ -168,7 +168,7 @@ store_all(struct trip *t)
     return err ? err : kvt_engine_flush(t->f.engine, -1);
 }
 
-/* Read all to memory; nothing tells when, and a load need not wait for it. */
+/* Prefetch all chunks.  No event reports the end of a prefetch, and a load need not wait. */
 static int
 prefetch_all(struct trip *t)
 {
@@ -249,7 +249,7 @@ fail_each_once(struct trip t)
         atomic_store(&countdown, nth);
         int err = run(&t);
         left = atomic_exchange(&countdown, 0);
-        /* A chunk may have been dropped, then it is missing. */
+        /* The failure may have dropped a chunk; the load then reports a missing chunk. */
         if (err && err != -ENOMEM && err != -ENOENT && left <= 0)
             fail_msg("allocation %ld: %d, %s", nth, err, kvt_last_error());
         if (err && !strlen(kvt_last_error()))
@@ -288,7 +288,7 @@ with_chunks_that_stay_in_memory(void **state)
                                   .n_chunks = 4 });
 }
 
-/* They are read from storage: what is stored does not go to memory. */
+/* Prefetches read from storage: store_location keeps stored chunks out of memory. */
 static void
 with_a_partial_chunk_and_prefetches(void **state)
 {
@@ -300,7 +300,7 @@ with_a_partial_chunk_and_prefetches(void **state)
                                   .n_chunks = 4, .prefetch = true });
 }
 
-/* Append what is behind the first 100 tokens; nth: the allocation that fails. */
+/* Append the tokens after the first 100; allocation number `nth` fails. */
 static int
 append_failing(struct trip *t, long nth)
 {
@@ -316,7 +316,7 @@ append_failing(struct trip *t, long nth)
     return err;
 }
 
-/* Else the chunks behind the lost tokens would be those of other tokens. */
+/* Otherwise chunks after the lost tokens would have the identity of other tokens. */
 static void
 a_sequence_that_lost_tokens_takes_no_more(void **state)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Permissions, files and directories that go away while an engine is open, and
- * directories that cannot be used at all.  Root is asked for nothing here: the
- * program continues as nobody. */
+ * Permissions, files and directories are removed while an engine is open, and directories
+ * that cannot be used at all.  Root ignores permissions, so the program continues as nobody. */
 #include <grp.h>
 
 #include "files.h"
@@ -78,14 +77,14 @@ a_removed_directory_becomes_misses(void **state)
     struct fixture *f = *state;
 
     temp_dir_remove(&f->dir);
-    assert_int_equal(load_prompt(f).promised, 0); /* its index went with it */
+    assert_int_equal(load_prompt(f).promised, 0); /* the index was in the directory */
     set_tokens(f, 1);
     write_chunks(f, 0, 5);
     assert_int_equal(counter(f, "store_failed"), 5);
     assert_int_equal(load_prompt(f).promised, 0);
 }
 
-/* What opening an engine on a directory says. */
+/* Assert that opening an engine on a directory fails with `err`. */
 static void
 expect_refusal(const char *dir, int err)
 {

@@ -35,7 +35,7 @@ open_stored(struct fixture *f)
     write_chunks(f, 0, N_STORED);
 }
 
-/* The same, but the storage hangs until let_go().  more: another setting, or NULL. */
+/* Open an engine whose storage hangs until let_go().  more: another setting, or NULL. */
 static void
 open_hanging_with(struct fixture *f, const char *async, const char *more)
 {
@@ -57,7 +57,7 @@ open_hanging(struct fixture *f, const char *async)
     open_hanging_with(f, async, NULL);
 }
 
-/* Store so many other chunks that storage evicts every chunk without a lease. */
+/* Store enough other chunks to evict every chunk without a lease. */
 static void
 evict(struct fixture *f)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A store on a file system that is mounted read-only serves what it holds. */
+ * A store on a read-only mount serves the chunks of the file system. */
 #include "system/mount-test.h"
 
 static void

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A group whose KV every rank has: stored once, loaded by all.  Two workers and their
- * scheduler, as three engines of this program. */
+ * A group whose KV is equal on every rank: one rank stores, all ranks load.  Two workers and the
+ * scheduler are three engines of this program. */
 #include "base/clock.h"
 #include "system/system-test.h"
 
@@ -15,7 +15,7 @@ static const char *const small_memory[] = { "remote_url=", "local_cpu=true", SMA
 
 struct world {
     struct fixture scheduler;
-    struct fixture ranks[N_RANKS]; /* each with blocks of its own */
+    struct fixture ranks[N_RANKS]; /* each with separate blocks */
     char instance[64];
 };
 
@@ -134,7 +134,7 @@ promised(struct world *w)
     return n;
 }
 
-/* How many of the first n chunks a rank loads, each with its right bytes. */
+/* Return how many of the first n chunks a rank loads with the right bytes. */
 static uint32_t
 load_rank(struct world *w, uint32_t r, uint32_t n)
 {
@@ -172,7 +172,7 @@ write_all(struct world *w)
         write_chunks(&w->ranks[r], 0, N_CHUNKS);
 }
 
-/* Four chunks of another prompt.  The clock that recency comes from ticks coarsely. */
+/* Store four chunks of a prompt.  The clock of recency has a coarse resolution. */
 static void
 write_prompt(struct world *w, uint32_t r, uint32_t prompt)
 {
@@ -276,7 +276,7 @@ without_storage_every_rank_must_have_it(void **state)
     assert_int_equal(promised(w), 0);
 }
 
-/* Other prompts push the first one's chunks out of one rank's memory. */
+/* Other prompts evict the first prompt's chunks from one rank's memory. */
 static void
 what_one_rank_evicted_is_promised_no_more(void **state)
 {
@@ -359,7 +359,7 @@ a_world_of_another_size_finds_it(void **state)
     assert_int_equal(load_prompt(&w->scheduler).loaded, N_CHUNKS);
 }
 
-/* Files that the index does not know are found by asking the tiers. */
+/* Probes of the tiers find files that are not in the index. */
 static void
 a_probe_finds_the_one_object_for_all(void **state)
 {
@@ -405,7 +405,7 @@ the_settings_say_whose_keys_they_are(void **state)
     assert_all_load(w);
 }
 
-/* Another host's first rank writes what no other host can read. */
+/* The first rank of another host writes to a disk that no other host can read. */
 static void
 on_every_host_the_first_rank_writes_local_disk(void **state)
 {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Closing a store while something hangs: a server that answers nothing, a program that
- * gives no keys, a file system. */
+ * Closing a store during a hang: of a server, of a program for credentials, of a file system. */
 #include <signal.h>
 
 #include "files.h"
@@ -74,7 +73,7 @@ open_s3(const char *patience)
     return open_with(no_environment, settings);
 }
 
-/* Submit an operation of each kind, and another PUT, each with a key of its own. */
+/* Submit an operation of each kind, and a second PUT, each with a different key. */
 static void
 submit_all(struct transfers *t, struct kvt_store *store)
 {
@@ -118,7 +117,7 @@ what_is_not_answered_in_time_is_canceled(void **state)
     submit_all(t, store);
     kvt_store_close(store);
     assert_true(n_ended(t, -ECANCELED) > 0);
-    /* A read has no longer than that itself, a write ten times as long. */
+    /* During a close a read has this short timeout, a write a timeout ten times longer. */
     assert_int_equal(n_ended(t, -ECANCELED) + n_ended(t, -ETIMEDOUT), N_OPS);
 }
 
@@ -138,7 +137,7 @@ what_is_answered_in_time_is_done(void **state)
 void __real_kvt__store_stop(struct kvt__store *store);
 void __wrap_kvt__store_stop(struct kvt__store *store);
 
-/* The close has waited for as long as it is to: now the file system goes on. */
+/* The close has waited for the maximum time: let the file system continue. */
 void
 __wrap_kvt__store_stop(struct kvt__store *store)
 {
@@ -146,7 +145,7 @@ __wrap_kvt__store_stop(struct kvt__store *store)
     let_go();
 }
 
-/* One operation is under way, which nobody can end. */
+/* One operation is in flight, and no timeout can end the operation. */
 static void
 what_a_file_system_holds_up_is_waited_for_and_nothing_else(void **state)
 {
@@ -176,7 +175,7 @@ put_text(const struct transfers *t, const char *name, const char *text)
     assert_int_equal(chmod(path, 0700), 0);
 }
 
-/* The program's number, once it runs. */
+/* Wait until the program runs; return the program's process id. */
 static pid_t
 wait_for_pid(const struct transfers *t)
 {
@@ -195,7 +194,7 @@ wait_for_pid(const struct transfers *t)
     return pid;
 }
 
-/* It has 30 seconds, where nobody closes. */
+/* Without a close the program would have 30 seconds. */
 static void
 a_program_that_gives_no_keys_is_ended(void **state)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Engines over a bucket: what one stores another finds, of which it knows nothing yet;
- * what is promised was verified; what others delete or damage leaves a shorter hit. */
+ * Engines over a bucket.  An engine finds the chunks of another engine without knowing them in
+ * advance; promised chunks are verified; deleted and damaged chunks shorten the hit. */
 #include "servers/s3-server.h"
 #include "system/system-test.h"
 
 static struct s3_server server;
 
-/* Where the bucket is, as another host would spell it: its index is another one. */
+/* Return the bucket's settings with another spelling of the host, which selects another index. */
 static void
 settings_at(const char *host, const char *memory, const char **out, char text[3][256])
 {
@@ -21,7 +21,7 @@ settings_at(const char *host, const char *memory, const char **out, char text[3]
     out[n++] = "disable_tls=true";
     out[n++] = "aws_access_key_id=" S3_ACCESS;
     out[n++] = "aws_secret_access_key=" S3_SECRET;
-    out[n++] = "lookup_timeout_ms=600000"; /* what is only asked for again then is not */
+    out[n++] = "lookup_timeout_ms=600000"; /* no lookup times out during a test */
     out[n++] = "blocking_timeout_secs=600";
     out[n] = NULL;
 }
@@ -36,7 +36,7 @@ open_at(struct fixture *f, const char *host, const char *memory)
     fixture_open(f, settings);
 }
 
-/* The same, with little patience. */
+/* Open an engine with short timeouts. */
 static void
 open_hasty(struct fixture *f)
 {
@@ -92,7 +92,7 @@ n_objects(const char *operation)
     return s3_n_objects(&server, operation);
 }
 
-/* By an engine of another host, as it were. */
+/* Store chunks with the index of another host. */
 static void
 store_elsewhere(struct fixture *f, uint32_t n)
 {
@@ -115,7 +115,7 @@ what_another_host_stores_is_found_and_loaded(void **state)
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_TOKENS, &hit), -EAGAIN);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_TOKENS);
-    /* Whatever is promised lies in memory, verified. */
+    /* Every promised chunk is in memory and verified. */
     assert_in_range(n_objects("HeadObject"), 1, N_CHUNKS - 1);
     assert_int_equal(n_objects("GetObject"), N_CHUNKS);
     assert_comes_to(f, "prefetch_chunks", N_CHUNKS);
@@ -141,7 +141,7 @@ without_memory_it_is_loaded_from_the_bucket(void **state)
     assert_int_equal(n_objects("GetObject"), N_CHUNKS);
 }
 
-/* What is asked for is known from then on, and to other processes too. */
+/* The index keeps the results of lookups, also for other processes. */
 static void
 what_was_found_once_is_not_asked_for_again(void **state)
 {
@@ -213,7 +213,7 @@ some_that_are_stored_twice_are_stored_once(void **state)
     struct fixture *f = *state;
 
     store_elsewhere(f, N_CHUNKS);
-    open_at(f, "127.0.0.1", "false"); /* whose index knows of none */
+    open_at(f, "127.0.0.1", "false"); /* with an empty index */
     write_chunks(f, 0, N_CHUNKS);
     assert_int_equal(s3_count(&server, "statuses", "412"), N_CHUNKS);
     assert_int_equal(counter(f, "store_failed"), 0);
@@ -271,13 +271,13 @@ what_others_delete_is_not_promised(void **state)
     write_chunks(f, 0, N_CHUNKS);
     close_engine(f);
     delete_elsewhere(3);
-    open_at(f, "127.0.0.1", "true"); /* its index knows all of them */
+    open_at(f, "127.0.0.1", "true"); /* with an index of all chunks */
     struct outcome got = load_prompt(f);
     assert_true(got.promised < N_CHUNKS);
     assert_int_equal(got.loaded, got.promised);
     assert_int_equal(counter(f, "load_missing"), 0);
-    /* And is stored again: each as soon as it was missed, which those behind the first
-     * may be a little later. */
+    /* A missed chunk is stored again.  Chunks behind the first miss may be noticed one lookup
+     * later. */
     for (int i = 0; i < 3 && got.loaded < N_CHUNKS; i++) {
         write_chunks(f, 0, N_CHUNKS);
         got = load_prompt(f);
@@ -346,7 +346,7 @@ what_stays_damaged_is_not_promised_but_stored_again(void **state)
     }
 }
 
-/* What an adapter made: an LMCache that has the bucket too stores the same tokens. */
+/* An LMCache with the same bucket stores the same tokens; an adapter wrote the objects. */
 static void
 what_others_write_over_is_not_promised(void **state)
 {
@@ -381,7 +381,7 @@ what_others_write_over_is_not_promised(void **state)
     }
 }
 
-/* One that was damaged on the way is fetched again without waiting for anything. */
+/* If a chunk was damaged on the network, the engine fetches the chunk again at once. */
 static void
 what_was_damaged_on_the_way_is_fetched_again(void **state)
 {
@@ -405,7 +405,7 @@ what_was_damaged_on_the_way_is_fetched_again(void **state)
 
 /* ------------------------------------------------------------------------ outages */
 
-/* Stores fail and loads find nothing, but nobody waits for long or is told wrong. */
+/* Stores fail and loads find no chunk, but no call waits long or returns a wrong result. */
 static void
 an_outage_costs_hits_and_no_more(void **state)
 {
@@ -421,7 +421,7 @@ an_outage_costs_hits_and_no_more(void **state)
     assert_true(counter(f, "tier_pauses") > 0);
     s3_forget(&server);
     set_tokens(f, 1);
-    store_chunks(f, 0, N_CHUNKS); /* it is left alone for a while */
+    store_chunks(f, 0, N_CHUNKS); /* the engine pauses the tier */
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
     assert_int_equal(n_objects("PutObject"), 0);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Thousands of transfers through kvt_store with a bucket that makes every mistake there
- * is: each ends, with the right bytes or with an error; what was said to be stored is. */
+ * Thousands of transfers through kvt_store with a bucket that makes every kind of mistake.  Each
+ * transfer ends, with the right bytes or with an error; every successful PUT is stored. */
 #include <poll.h>
 
 #include "servers/s3-server.h"
@@ -14,7 +14,7 @@
 
 static struct s3_server server;
 
-/* One object, and what became of it. */
+/* One object and the result of the last operation. */
 struct transfer {
     struct kvt_op op;
     char key[64];
@@ -48,10 +48,10 @@ is_right(const struct transfer *t)
 
 /* ----------------------------------------------------------------------- mistakes */
 
-/* What another program could have stored: it tells nothing of itself. */
+/* An object of another program, without kvtier's metadata. */
 #define SOMETHING_ELSE "something else"
 
-/* %u: a number below the size of an object.  GET: of loads alone. */
+/* %u: a number below the size of an object.  GET: a mistake of loads only. */
 static const char *const mistakes[] = {
     "{\"status\": 500}",
     "{\"status\": 502, \"body\": \"<html>\"}",
@@ -85,7 +85,7 @@ static const char *const mistakes[] = {
 };
 #define N_MISTAKES (sizeof mistakes / sizeof *mistakes)
 
-/* Each is made once, after a number of requests that the seed says. */
+/* Schedule each mistake once, after a random number of requests. */
 static void
 make_mistakes(uint64_t *state, unsigned n_requests)
 {
@@ -149,7 +149,7 @@ submit(struct kvt_store *store, struct transfer *t, uint32_t kind)
     assert_int_equal(kvt_store_submit(store, &op, 1), 0);
 }
 
-/* What may happen.  Wrong bytes may not. */
+/* Return true if a transfer may end with this status.  Wrong bytes are never allowed. */
 static bool
 is_allowed(int status)
 {
@@ -187,7 +187,7 @@ take(struct kvt_op *op)
     return !op->status;
 }
 
-/* Do the same with all objects, some at a time.  How many ended well. */
+/* Run one operation on all objects, some at a time.  Return the number of successes. */
 static unsigned
 run_all(struct kvt_store *store, uint32_t kind)
 {

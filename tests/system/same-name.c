@@ -80,7 +80,7 @@ what_is_stored_again_after_a_reset_counts_once(void **state)
 {
     struct fixture *f = *state;
 
-    store_chunks(f, 0, N_CHUNKS); /* of 18 that fit */
+    store_chunks(f, 0, N_CHUNKS); /* the limit has room for 18 */
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
     assert_int_equal(kvt_engine_reset(f->engine, "new"), 0);
     assert_int_equal(load_prompt(f).promised, 0);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A group with full attention beside one with a sliding window: a lookup returns
- * the longest prefix that both can serve, compared with a search that looks at
- * every length and every token. */
+ * A full-attention group beside a sliding-window group: a lookup returns the longest prefix that
+ * both groups can serve.  The oracle is a search over every length and every token. */
 #include "system/system-test.h"
 
 #include "engine/seq.h"
@@ -41,7 +40,7 @@ store_one(struct model *m, uint32_t group, uint32_t chunk)
     kvt_seq_free(seq);
 }
 
-/* Whether a hit of n chunks can be served to one that has the first ones. */
+/* Return true if a request that has the `first` chunks can be served a hit of n chunks. */
 static bool
 can_serve(const struct model *m, uint32_t first, uint32_t n)
 {
@@ -67,7 +66,7 @@ naive(const struct model *m, uint64_t have, uint64_t max)
     return 0;
 }
 
-/* Load what a hit needs: all chunks of the full group, the window of the other. */
+/* Load the chunks of a hit: all of the full group, the window of the sliding group. */
 static void
 load_hit(const struct model *m, struct kvt_seq *seq, uint64_t have, uint64_t hit)
 {

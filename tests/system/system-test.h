@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * For tests of the whole engine: chunks whose bytes follow from their keys, so
- * that any process can tell right bytes from wrong ones, and what a store's
- * directory really holds. */
+ * For tests of the whole engine: chunks whose bytes are computed from the keys, so that every
+ * process can recognise wrong bytes; and functions that inspect a store's directory. */
 #ifndef KVT_SYSTEM_TEST_H
 #define KVT_SYSTEM_TEST_H
 
@@ -54,7 +53,7 @@ set_tokens(struct fixture *f, uint32_t prompt)
         f->tokens[i] = (int32_t)((i + prompt * 7919u) * 2654435761u % 32000);
 }
 
-/* Write what a chunk must hold to its blocks, or compare them with it. */
+/* Write a chunk's bytes to the blocks, or compare the blocks with the chunk's bytes. */
 static inline bool
 chunk_bytes(const struct fixture *f, const struct kvt_chunk *chunk,
             const int32_t *blocks, bool compare)
@@ -92,7 +91,7 @@ chunk_is_right(const struct fixture *f, const struct io *io, uint32_t c)
     return chunk_bytes(f, &io->chunks[c], io->blocks + c * CHUNK_BLOCKS, true);
 }
 
-/* No block holds what it should by chance. */
+/* Overwrite all blocks, so that no block has the right bytes by chance. */
 static inline void
 wipe(const struct fixture *f)
 {
@@ -114,7 +113,7 @@ store_chunks(const struct fixture *f, size_t first, uint32_t n)
     kvt_seq_free(seq);
 }
 
-/* The same, and wait until they are written. */
+/* Store n chunks and wait until the chunks are written. */
 static inline void
 write_chunks(const struct fixture *f, size_t first, uint32_t n)
 {
@@ -122,14 +121,14 @@ write_chunks(const struct fixture *f, size_t first, uint32_t n)
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
 }
 
-/* What became of a prompt that was looked up and loaded. */
+/* The result of a lookup and a load of a prompt. */
 struct outcome {
     uint32_t promised, loaded;
     int first_error; /* status of the first chunk that was not loaded */
 };
 
-/* Look up the fixture's prompt and load what is promised; a chunk that is said
- * to be loaded and holds other bytes fails the test. */
+/* Look up the fixture's prompt and load the promised chunks.  The test fails if a chunk reported
+ * as loaded holds wrong bytes. */
 static inline struct outcome
 load_prompt(const struct fixture *f)
 {
@@ -161,8 +160,8 @@ load_prompt(const struct fixture *f)
     return got;
 }
 
-/* One step of those that store and load prompts at random which others do too.  How many
- * chunks were loaded; what was promised was. */
+/* Store or load a random prompt, which other processes may store or load too.  Assert that every
+ * promised chunk is loaded.  Return the number of loaded chunks. */
 static inline unsigned
 store_or_load(struct fixture *f, uint64_t *random, uint32_t n_prompts)
 {
@@ -286,10 +285,10 @@ struct usage {
     uint64_t bytes; /* of chunk files, in whole units */
     size_t n_files;
     size_t n_damaged;
-    char last[512]; /* path of one of them */
+    char last[512]; /* path of a chunk's file */
 };
 
-/* Whether a file ends with a trailer that its payload agrees with. */
+/* Return true if a file ends with a trailer that matches the payload. */
 static inline bool
 file_is_whole(const char *path, size_t size)
 {
@@ -360,8 +359,8 @@ n_temporary_files(const struct fixture *f)
     return n;
 }
 
-/* What the shared index says, read as another process would; listed: wait until
- * the directory was looked through. */
+/* Return the totals of the shared index, read as another process.  listed: first wait until a
+ * process has listed the directory. */
 static inline struct kvt__table_totals
 read_index(const struct fixture *f, bool listed)
 {
@@ -391,7 +390,7 @@ index_totals(const struct fixture *f)
 
 /* ---------------------------------------------------------------- processes */
 
-/* Run fn in a child, which ends with this process; its asserts end it. */
+/* Run fn in a child process.  The child ends with this process, or at a failed assertion. */
 static inline pid_t
 start_child(void (*fn)(void *arg), void *arg)
 {
@@ -408,7 +407,7 @@ start_child(void (*fn)(void *arg), void *arg)
     return pid;
 }
 
-/* Wait for a child; its wait status. */
+/* Wait for a child; return the child's wait status. */
 static inline int
 end_child(pid_t pid)
 {

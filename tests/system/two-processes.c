@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two processes store and load overlapping prefixes in one directory whose budget
- * is far too small for all of them. */
+ * Two processes store and load overlapping prefixes in one directory, with a limit far too small
+ * for all chunks. */
 #include <signal.h>
 
 #include "system/system-test.h"
@@ -19,7 +19,7 @@ struct task {
     uint64_t random;
 };
 
-/* Stores and loads at random; says by its exit status whether all was right. */
+/* Store and load at random; exit with 0 if all bytes were right. */
 static void
 work(void *arg)
 {
@@ -28,7 +28,7 @@ work(void *arg)
     unsigned n_loaded = 0;
 
     fixture_open(f, settings);
-    /* A few rounds may all have met chunks that the others had evicted: then go on. */
+    /* In the first rounds the other process may have evicted every chunk: then continue. */
     for (unsigned i = 0; i < rounds(ROUNDS) || (!n_loaded && i < 50 * ROUNDS); i++) {
         n_loaded += store_or_load(f, &task->random, N_PROMPTS);
         assert_true(index_totals(f).used_bytes <= BUDGET);

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Storage that other hosts delete from: what lies only there is promised once it lies
- * verified in host memory, and no sooner.  fault://shared=1 makes a directory count as
- * such storage. */
+ * Storage from which other hosts delete.  A chunk in such storage is promised only when the
+ * chunk is verified in host memory.  fault://shared=1 marks a directory as such storage. */
 #include "system/system-test.h"
 
 #include "engine/seq.h"
 
 /* Room for 12 chunks to stay. */
 #define SMALL "max_local_cpu_size=0.0005"
-/* Above what a test takes: nothing but what is waited for ends the waiting. */
+/* Longer than any test, so that no timeout ends a wait. */
 #define PATIENT "lookup_timeout_ms=600000", "blocking_timeout_secs=600"
 
 struct world {
-    struct fixture f; /* the worker's, or one that has both roles */
+    struct fixture f; /* the worker's engine, or an engine with both roles */
     struct kvt_engine *scheduler;
     char url[400];
 };
@@ -49,7 +48,7 @@ close_all(struct world *w)
     w->scheduler = w->f.engine = NULL;
 }
 
-/* A chunk written by an engine that is gone, so that it is in storage only. */
+/* Write the chunks with an engine that is then closed: the chunks are only in storage. */
 static void
 write_all(struct world *w)
 {
@@ -70,7 +69,7 @@ open_both(struct world *w, const char *const *more)
     fixture_open(&w->f, settings);
 }
 
-/* A scheduler and its worker, as an inference engine has them. */
+/* Open a scheduler and a worker, as an inference engine does. */
 static void
 open_two(struct world *w, const struct kvt_group *groups, uint32_t n_groups,
          const char *const *more)
@@ -108,7 +107,7 @@ scheduler_seq(const struct world *w)
     return seq;
 }
 
-/* Have the worker prefetch what the scheduler wants; how many chunks. */
+/* Have the worker prefetch the chunks that the scheduler wants; return their number. */
 static size_t
 prefetch_wanted(const struct world *w, struct kvt_seq *seq)
 {
@@ -127,7 +126,7 @@ prefetch_wanted(const struct world *w, struct kvt_seq *seq)
     return sum;
 }
 
-/* What is promised in the end, with a worker that does as it is told. */
+/* Return the final promise of a lookup whose wanted chunks the worker prefetches. */
 static uint64_t
 promise(const struct world *w, struct kvt_seq *seq)
 {
@@ -149,7 +148,7 @@ end(const struct world *w, struct kvt_seq *seq)
     kvt_seq_free(seq);
 }
 
-/* Whether a chunk file begins with that word. */
+/* Return true if a chunk file begins with `word`. */
 static bool
 begins_with(const char *path, uint64_t word)
 {
@@ -167,7 +166,7 @@ begins_with(const char *path, uint64_t word)
     return good && found == word;
 }
 
-/* The file of a chunk of the fixture's prompt, by what store_chunks() wrote there. */
+/* Find the file of a chunk of the fixture's prompt by the bytes of store_chunks(). */
 static void
 path_of_chunk(const struct world *w, uint32_t chunk, char path[800])
 {
@@ -207,7 +206,7 @@ a_hit_is_promised_when_it_lies_in_memory(void **state)
         assert_int_equal(kvt_engine_lookup(w->scheduler, seq, 0, N_TOKENS, &hit), -EAGAIN);
     assert_int_equal(hit, 0);
     assert_int_equal(prefetch_wanted(w, seq), N_CHUNKS);
-    assert_int_equal(prefetch_wanted(w, seq), 0); /* it was said once */
+    assert_int_equal(prefetch_wanted(w, seq), 0); /* each chunk is returned once */
     assert_int_equal(promise(w, seq), N_TOKENS);
     assert_comes_to(&w->f, "prefetch_chunks", N_CHUNKS);
     end(w, seq);
@@ -328,7 +327,7 @@ while_chunks_come_the_waiting_goes_on(void **state)
     end(w, seq);
 }
 
-/* What another host has deleted or damaged since the index knew of it. */
+/* Another host has deleted or damaged chunks after the index learned of them. */
 static void
 what_is_gone_makes_the_promise_shorter(void **state)
 {
@@ -353,7 +352,7 @@ what_is_gone_makes_the_promise_shorter(void **state)
     assert_int_equal(promise(w, seq), 2 * CHUNK);
     end(w, seq);
     assert_int_equal(counter(&w->f, "load_missing"), 0); /* no load failed */
-    assert_comes_to(&w->f, "load_corrupt", 1); /* when it was read ahead */
+    assert_comes_to(&w->f, "load_corrupt", 1); /* found by the prefetch */
 }
 
 static void
@@ -371,7 +370,7 @@ of_too_much_for_memory_the_beginning_is_promised(void **state)
     end(w, seq);
 }
 
-/* Two prompts of which memory has room for one: the other is not waited for long. */
+/* Memory has room for one of two prompts: the lookup of the second prompt does not wait long. */
 static void
 memory_full_of_promises_ends_the_waiting(void **state)
 {
@@ -413,7 +412,7 @@ more_chunks_than_slots_all_come(void **state)
     end(w, seq);
 }
 
-/* Memory is then for what is on its way, and so is what was read ahead. */
+/* Without local_cpu memory is only for transfers, prefetched chunks included. */
 static void
 without_local_cpu_too_only_what_was_verified_is_promised(void **state)
 {
@@ -509,7 +508,7 @@ only_what_no_storage_of_this_host_has_is_waited_for(void **state)
     temp_dir_remove(&disk);
 }
 
-/* A full group and one with a window of 100 tokens. */
+/* Open an engine with a full group and a group with a window of 100 tokens. */
 static void
 open_windows(struct world *w, const char *const *more)
 {
@@ -554,7 +553,7 @@ the_window_of_a_hit_is_waited_for_too(void **state)
     end(w, seq);
 }
 
-/* The full group's chunk 7 is gone: the windows that end before it are needed. */
+/* The full group's chunk 7 is missing: the hit needs the windows that end before chunk 7. */
 static void
 a_shorter_hit_has_another_window(void **state)
 {

@@ -260,8 +260,8 @@ open_plain(struct fixture *f, const char *fingerprint)
     set_view(f->engine, 0, f->memory);
 }
 
-/* LMCache's name does not tell the weights: an engine that was opened with them takes such a
- * chunk, and one that was reset to them does not. */
+/* The name of an LMCache chunk does not contain the weights.  An engine that was opened with the
+ * weights accepts the chunk; an engine that was reset to the weights does not. */
 static void
 a_chunk_of_lmcache_is_not_promised_after_a_reset(void **state)
 {
