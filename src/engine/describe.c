@@ -94,27 +94,27 @@ check_params(const struct kvt_engine_params *params)
 }
 
 int
-kvt__engine_take(struct kvt__taken *taken, const struct kvt_engine_params *from)
+kvt__engine_copy_params(struct kvt__params_copy *copy, const struct kvt_engine_params *from)
 {
-    struct kvt_engine_params *params = &taken->params;
+    struct kvt_engine_params *params = &copy->params;
     int err = kvt__copy_sized(params, sizeof *params, from, "kvt_engine_open: params");
 
     if (!err)
-        err = kvt__copy_sized(&taken->model, sizeof taken->model, params->model,
+        err = kvt__copy_sized(&copy->model, sizeof copy->model, params->model,
                               "kvt_engine_open: model");
     if (!err && params->n_groups > KVT__MAX_GROUPS)
         err = kvt__fail(EINVAL, "kvt_engine_open: %u groups, at most %d are possible.",
                         params->n_groups, KVT__MAX_GROUPS);
     const char *group = (const char *)params->groups;
     for (uint32_t g = 0; !err && group && g < params->n_groups; g++) {
-        err = kvt__copy_sized(&taken->groups[g], sizeof taken->groups[g], group,
+        err = kvt__copy_sized(&copy->groups[g], sizeof copy->groups[g], group,
                               "kvt_engine_open: group");
         if (!err)
             group += params->groups[0].struct_size;
     }
-    params->model = &taken->model;
+    params->model = &copy->model;
     if (params->groups)
-        params->groups = taken->groups;
+        params->groups = copy->groups;
     return err ? err : check_params(params);
 }
 
@@ -183,7 +183,7 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
     e->local_ranks = params->local_ranks ? params->local_ranks : e->world_size;
     e->model = strdup(params->model->name);
     e->kv_dtype = strdup(params->model->kv_dtype);
-    kvt__weights_named(&e->whose.weights, config->model_fingerprint
+    kvt__weights_named(&e->weights.id, config->model_fingerprint
                        ? config->model_fingerprint : kvt__or_empty(params->model->fingerprint));
     e->groups = calloc(params->n_groups, sizeof *e->groups);
     if (!e->model || !e->kv_dtype || !e->groups)

@@ -18,7 +18,7 @@
 
 #define MAX_TRANSFER ((size_t)512 << 20)
 #define FIRST_POPULATED ((size_t)64 << 20) /* populated before the open returns: about 20 ms */
-#define ROOM_FOR_ONE (4 * (size_t)KVT__SLOT_ROOM) /* bytes of a slot besides the payload */
+#define SLOT_OVERHEAD (4 * (size_t)KVT__SLOT_ROOM) /* bytes of a slot besides the payload */
 #define GIB ((double)(UINT64_C(1) << 30))
 
 /* ------------------------------------------------------------ open and close */
@@ -62,7 +62,7 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
                          kvt__pool_bytes(e->pool) >> 20,
                          (unsigned long long)e->largest_chunk);
     /* Without other transfers, a load always finds a slot. */
-    size_t least = e->largest_chunk + ROOM_FOR_ONE;
+    size_t least = e->largest_chunk + SLOT_OVERHEAD;
     kvt__pool_wait_populated(e->pool, least > FIRST_POPULATED ? least : FIRST_POPULATED);
     return 0;
 }
@@ -71,7 +71,7 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
 static size_t
 transfer_bytes(const struct kvt_engine *e, size_t pool_bytes)
 {
-    size_t least = 2 * (e->largest_chunk + ROOM_FOR_ONE);
+    size_t least = 2 * (e->largest_chunk + SLOT_OVERHEAD);
     size_t bytes = pool_bytes / 4 < MAX_TRANSFER ? pool_bytes / 4 : MAX_TRANSFER;
 
     bytes = bytes > least ? bytes : least;
@@ -153,7 +153,7 @@ init_shared(struct kvt_engine *e)
     e->magic = KVT__ENGINE_MAGIC;
     e->on_slot_free = start_waiting;
     e->pid = getpid();
-    pthread_mutex_init(&e->whose_lock, NULL);
+    pthread_mutex_init(&e->weights_lock, NULL);
     pthread_mutex_init(&e->calls.lock, NULL);
     kvt__cond_init(&e->calls.idle);
     e->calls.loads.last = &e->calls.loads.first;
@@ -184,7 +184,7 @@ free_engine(struct kvt_engine *e)
     free(e->kv_dtype);
     pthread_cond_destroy(&e->calls.idle);
     pthread_mutex_destroy(&e->calls.lock);
-    pthread_mutex_destroy(&e->whose_lock);
+    pthread_mutex_destroy(&e->weights_lock);
     e->magic = 0;
     free(e);
 }
@@ -192,10 +192,10 @@ free_engine(struct kvt_engine *e)
 int
 kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
 {
-    struct kvt__taken taken;
-    struct kvt_engine_params *params = &taken.params;
+    struct kvt__params_copy copy;
+    struct kvt_engine_params *params = &copy.params;
     struct kvt_engine *e;
-    int err = kvt__engine_take(&taken, theirs);
+    int err = kvt__engine_copy_params(&copy, theirs);
 
     if (err)
         return err;

@@ -164,8 +164,8 @@ kvt__hit_end(const struct kvt_engine *e, uint64_t max_hit, size_t n)
 }
 
 size_t
-kvt__needs_from(const struct kvt_engine *e, uint64_t max_hit, uint32_t g, size_t first,
-                size_t n)
+kvt__first_needed_chunk(const struct kvt_engine *e, uint64_t max_hit, uint32_t g,
+                        size_t first, size_t n)
 {
     const struct kvt__group *group = &e->groups[g];
 
@@ -199,7 +199,7 @@ has_windows(struct kvt_seq *seq, size_t n, enum kvt__where where, bool lease, si
     for (uint32_t g = 0; g < e->n_groups; g++) {
         if (e->groups[g].kind != KVT_GROUP_SLIDING)
             continue;
-        size_t start = kvt__needs_from(e, p->max_hit, g, p->first, n);
+        size_t start = kvt__first_needed_chunk(e, p->max_hit, g, p->first, n);
         for (size_t c = n; c > start; c--) {
             if (!kvt__hit_has(seq, c - 1, g, where, lease)) {
                 *missing = c - 1;

@@ -51,7 +51,7 @@ kvt__load_close(struct kvt_load *load, int status)
 }
 
 void
-kvt__load_deadline(struct kvt__timer *timer)
+kvt__load_on_deadline(struct kvt__timer *timer)
 {
     struct kvt_load *load = (struct kvt_load *)
         ((char *)timer - offsetof(struct kvt_load, deadline));

@@ -40,7 +40,7 @@ struct kvt_load {
 void kvt__load_close(struct kvt_load *load, int status);
 
 /* Callback of the timer: pause storage that does not respond, and close the load. */
-void kvt__load_deadline(struct kvt__timer *timer);
+void kvt__load_on_deadline(struct kvt__timer *timer);
 
 /* Callbacks of the items' requests: is_wanted, consume, on_done. */
 bool kvt__load_wants(const struct kvt__store_req *req);

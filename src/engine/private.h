@@ -38,8 +38,8 @@ struct kvt__keyspace {
 };
 
 /* The weights of a sequence's chunks. */
-struct kvt__whose {
-    struct kvt__weights weights;
+struct kvt__seq_weights {
+    struct kvt__weights id;
     bool random;    /* the weights id is random: only this engine looks up the chunks */
     uint32_t flags; /* flags of the chunks: KVT_CHUNK_OWN after a reset */
 };
@@ -89,8 +89,8 @@ struct kvt_engine {
     struct kvt__keyspace *keyspaces; /* [rank * n_groups + group] */
     size_t max_tag_bytes; /* longest tags that fit in the key texts of all keyspaces */
 
-    pthread_mutex_t whose_lock;
-    struct kvt__whose whose; /* weights of new sequences; guarded by whose_lock */
+    pthread_mutex_t weights_lock;
+    struct kvt__seq_weights weights; /* weights of new sequences; guarded by weights_lock */
 
     struct {
         pthread_mutex_t lock; /* guards the rest, and the changing fields of loads */
@@ -110,15 +110,15 @@ struct kvt_engine {
 /* ------------------------------------------------------------------- describe.c */
 
 /* Copies of the caller's structs, in this library's sizes. */
-struct kvt__taken {
+struct kvt__params_copy {
     struct kvt_engine_params params; /* points to model and groups */
     struct kvt_model model;
     struct kvt_group groups[KVT__MAX_GROUPS];
 };
 
-/* Copy and check the parameters of kvt_engine_open().  *from and its pointers must outlive *taken.
+/* Copy and check the parameters of kvt_engine_open().  *from and its pointers must outlive *copy.
  * 0; -EINVAL with a sentence: a parameter is missing or out of range. */
-int kvt__engine_take(struct kvt__taken *taken, const struct kvt_engine_params *from);
+int kvt__engine_copy_params(struct kvt__params_copy *copy, const struct kvt_engine_params *from);
 
 /* Fill in the engine's fields from checked parameters, with copies of the strings.  After an error,
  * the close of the engine still frees the copies.  0; -ENOMEM, -EINVAL with a sentence. */
@@ -173,7 +173,7 @@ kvt__or_empty(const char *text)
 int kvt__check_tags(const struct kvt_engine *engine, const char *tags);
 
 /* Return the weights for a new sequence. */
-struct kvt__whose kvt__whose_now(struct kvt_engine *engine);
+struct kvt__seq_weights kvt__current_weights(struct kvt_engine *engine);
 
 /* Return the number of blocks that hold n_tokens. */
 static inline uint32_t

@@ -25,7 +25,7 @@
 #define MAX_WINDOWS 4 /* searches KVT__PROBE_WINDOWS of a sequence, for shorter and shorter hits */
 
 /* A probe of an object. */
-struct asked {
+struct part_probe {
     struct kvt__store_req req; /* must be the first member */
     struct kvt__probe *probe;
     struct kvt__space space; /* space with the sequence's tags; unused without tags */
@@ -43,21 +43,21 @@ struct kvt__probe {
     struct kvt__job job; /* WINDOWS */
     pthread_mutex_t lock;
     unsigned refs;    /* a reference of the sequence, and of each request in progress */
-    atomic_bool alone; /* the sequence has left the search */
+    atomic_bool is_abandoned; /* the sequence has left the search */
     size_t next;      /* next part to probe; parts are numbered chunk by chunk, each chunk with all
                        * ranks and groups.  GALLOP: number of chunks that exist */
     size_t end;       /* end of the parts to probe: a chunk is missing there.  GALLOP: number of
                        * chunks that may exist */
     bool has_miss;    /* GALLOP: the chunk at end is missing */
-    size_t n_asked;   /* requests in progress */
-    size_t window;    /* largest n_asked */
+    size_t n_in_progress; /* requests in progress */
+    size_t window;    /* largest n_in_progress */
     struct kvt_chunk chunks[];
 };
 
 static bool
 is_done_locked(const struct kvt__probe *p)
 {
-    return !p->n_asked && (p->alone || p->next >= p->end);
+    return !p->n_in_progress && (p->is_abandoned || p->next >= p->end);
 }
 
 bool
@@ -78,7 +78,7 @@ unref_locked(struct kvt__probe *probe)
     assert(probe->refs);
     bool last = !--probe->refs;
 
-    assert(!last || (probe->alone && !probe->n_asked));
+    assert(!last || (probe->is_abandoned && !probe->n_in_progress));
     pthread_mutex_unlock(&probe->lock);
     if (!last)
         return;
@@ -92,8 +92,8 @@ kvt__probe_leave(struct kvt__probe *probe)
     if (!probe || probe->pid != getpid())
         return;
     pthread_mutex_lock(&probe->lock);
-    assert(!probe->alone);
-    probe->alone = true;
+    assert(!probe->is_abandoned);
+    probe->is_abandoned = true;
     unref_locked(probe);
 }
 
@@ -132,7 +132,7 @@ expect(struct kvt__probe *p, uint32_t group, size_t from, size_t end)
     const struct kvt_engine *e = p->engine;
     uint32_t n_ranks = e->groups[group].replicated ? 1 : e->world_size;
 
-    for (size_t c = from; c < end && !atomic_load(&p->alone); c++) {
+    for (size_t c = from; c < end && !atomic_load(&p->is_abandoned); c++) {
         for (uint32_t rank = 0; rank < n_ranks; rank++) {
             struct kvt__store_req req = { 0 };
             struct kvt__space own;
@@ -162,11 +162,11 @@ expect_windows(struct kvt__job *job)
 
     for (uint32_t g = 0; g < e->n_groups; g++)
         if (e->groups[g].kind != KVT_GROUP_FULL)
-            expect(p, g, kvt__needs_from(e, p->max_hit, g, p->first, n) - p->first, p->end);
+            expect(p, g, kvt__first_needed_chunk(e, p->max_hit, g, p->first, n) - p->first, p->end);
     pthread_mutex_lock(&p->lock);
-    assert(p->n_asked == 1 && !p->next);
+    assert(p->n_in_progress == 1 && !p->next);
     p->next = p->end;
-    p->n_asked--;
+    p->n_in_progress--;
     unref_locked(p);
 }
 
@@ -194,45 +194,45 @@ next_part_locked(struct kvt__probe *p, size_t *part)
         n = n < p->end ? n : p->end;
         *part = p->next < p->end
             ? (n - 1) * kvt__n_parts(p->engine) + first_full_group(p->engine) : 0;
-        return p->next < p->end && !p->n_asked;
+        return p->next < p->end && !p->n_in_progress;
     }
     while (p->next < p->end && !find_part(p, p->next, &rank, &group))
         p->next++;
     *part = p->next;
-    return p->next < p->end && p->n_asked < p->window;
+    return p->next < p->end && p->n_in_progress < p->window;
 }
 
-static void on_answered(struct kvt__store_req *req);
+static void on_probed(struct kvt__store_req *req);
 
 /* Allocate and fill in the next request.  NULL: no request may start now. */
-static struct asked *
+static struct part_probe *
 next_locked(struct kvt__probe *p)
 {
     uint32_t rank, group;
     size_t part;
 
-    if (p->alone || !next_part_locked(p, &part))
+    if (p->is_abandoned || !next_part_locked(p, &part))
         return NULL;
-    struct asked *a = malloc(sizeof *a);
+    struct part_probe *a = malloc(sizeof *a);
     if (!a) { /* without memory, the search ends here */
         p->end = p->next;
         return NULL;
     }
-    *a = (struct asked){ .probe = p, .part = part, .req.on_done = on_answered };
+    *a = (struct part_probe){ .probe = p, .part = part, .req.on_done = on_probed };
     (void)find_part(p, part, &rank, &group);
     describe(p, part / kvt__n_parts(p->engine), rank, group, &a->space, &a->req);
     if (p->kind != KVT__PROBE_GALLOP)
         p->next++;
-    p->n_asked++;
+    p->n_in_progress++;
     p->refs++;
     return a;
 }
 
 /* Start requests until the window is full. */
 static void
-pump(struct kvt__probe *p)
+start_requests(struct kvt__probe *p)
 {
-    struct asked *a;
+    struct part_probe *a;
 
     do {
         pthread_mutex_lock(&p->lock);
@@ -262,7 +262,7 @@ note_part_locked(struct kvt__probe *p, size_t part, bool there)
 static void
 note_chunk_locked(struct kvt__probe *p, size_t chunk, bool there)
 {
-    assert(!p->n_asked && p->next <= chunk && chunk < p->end);
+    assert(!p->n_in_progress && p->next <= chunk && chunk < p->end);
     if (there) {
         p->next = chunk + 1;
     } else {
@@ -272,9 +272,9 @@ note_chunk_locked(struct kvt__probe *p, size_t chunk, bool there)
 }
 
 static void
-on_answered(struct kvt__store_req *req)
+on_probed(struct kvt__store_req *req)
 {
-    struct asked *a = (struct asked *)req;
+    struct part_probe *a = (struct part_probe *)req;
     struct kvt__probe *p = a->probe;
     size_t chunk = a->part / kvt__n_parts(p->engine);
     bool gallops = p->kind == KVT__PROBE_GALLOP, there = !req->error.code;
@@ -282,15 +282,15 @@ on_answered(struct kvt__store_req *req)
     if (gallops && there) /* no other request is in progress, so p->next does not change */
         expect_full_groups(p, p->next, chunk + 1);
     pthread_mutex_lock(&p->lock);
-    assert(p->n_asked);
-    p->n_asked--;
+    assert(p->n_in_progress);
+    p->n_in_progress--;
     if (gallops)
         note_chunk_locked(p, chunk, there);
     else
         note_part_locked(p, a->part, there);
     pthread_mutex_unlock(&p->lock);
     free(a);
-    pump(p);
+    start_requests(p);
     pthread_mutex_lock(&p->lock);
     unref_locked(p);
 }
@@ -327,11 +327,11 @@ begin(struct kvt_seq *seq, enum kvt__probe_kind kind, size_t first, size_t end)
     promise->probes |= kind;
     promise->n_windows += kind == KVT__PROBE_WINDOWS;
     if (kind != KVT__PROBE_WINDOWS) {
-        pump(probe);
+        start_requests(probe);
         return 0;
     }
     probe->refs++;
-    probe->n_asked++;
+    probe->n_in_progress++;
     probe->job.run = expect_windows;
     kvt__exec_submit(e->exec, KVT__PRIO_LOOKUP, &probe->job);
     return 0;

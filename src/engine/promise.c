@@ -100,13 +100,13 @@ find(struct kvt_seq *seq, size_t limit, enum kvt__where where)
  * gallop extends the hit, the sliding windows are not known, and the hit needs none of their
  * chunks. */
 static size_t
-needs_from(const struct kvt_seq *seq, uint32_t group)
+first_needed_chunk(const struct kvt_seq *seq, uint32_t group)
 {
     const struct kvt__promise *p = &seq->promise;
 
     if (p->grows && seq->engine->groups[group].kind != KVT_GROUP_FULL)
         return p->n;
-    return kvt__needs_from(seq->engine, p->max_hit, group, p->first, p->n);
+    return kvt__first_needed_chunk(seq->engine, p->max_hit, group, p->first, p->n);
 }
 
 /* Return the levels that must hold a chunk of the promise. */
@@ -130,7 +130,7 @@ n_with_room(struct kvt_seq *seq)
             const struct kvt__space *space = &kvt__keyspace(e, 0, g)->space;
             int level = p->leases[kvt__hit_part(e, c, 0, g)].level - 1;
 
-            if (c < needs_from(seq, g) || level < 0 ||
+            if (c < first_needed_chunk(seq, g) || level < 0 ||
                 (level != KVT__LEVEL_MEMORY &&
                  kvt__store_covers(e->store, KVT__GUARANTEED, level, space)))
                 continue;
@@ -160,7 +160,7 @@ begin(struct kvt_seq *seq)
         room = e->waits ? n_with_room(seq) : p->n;
     } while (room < p->n);
     p->at = p->first * e->n_groups;
-    p->n_named = 0;
+    p->n_wanted_calls = 0;
     p->deadline_ns = kvt__now_ns() + e->lookup_timeout_ns;
     return 0;
 }
@@ -180,13 +180,14 @@ advance(struct kvt_seq *seq, int64_t now_ns)
         size_t chunk = at / e->n_groups;
         uint32_t group = (uint32_t)(at % e->n_groups);
 
-        if (chunk >= needs_from(seq, group) && !kvt__hit_has(seq, chunk, group, where, true))
+        if (chunk >= first_needed_chunk(seq, group) &&
+            !kvt__hit_has(seq, chunk, group, where, true))
             break;
     }
-    if (at != p->at && p->n_named) { /* workers have read chunks p->at to at */
+    if (at != p->at && p->n_wanted_calls) { /* workers have read chunks p->at to at */
         atomic_store(&e->arrived_ns, now_ns);
         p->deadline_ns = now_ns + e->lookup_timeout_ns;
-        p->n_named = 1;
+        p->n_wanted_calls = 1;
     }
     p->at = at;
     return at == end;
@@ -201,12 +202,12 @@ cut_at_missing(struct kvt_seq *seq)
     size_t chunk = p->at / seq->engine->n_groups;
     uint32_t group = (uint32_t)(p->at % seq->engine->n_groups);
 
-    assert(chunk >= needs_from(seq, group) && chunk < p->n);
+    assert(chunk >= first_needed_chunk(seq, group) && chunk < p->n);
     if (kvt__hit_has(seq, chunk, group, KVT__ANYWHERE, false))
         return false;
     if (!(p->probes & (KVT__PROBE_ALL | KVT__PROBE_GALLOP)) &&
         seq->engine->groups[group].kind == KVT_GROUP_FULL)
-        p->n_told = chunk; /* kvt_engine_wanted() returns the chunk again if a tier has it */
+        p->wanted_end = chunk; /* kvt_engine_wanted() returns the chunk again if a tier has it */
     else
         p->limit = chunk;
     return true;
@@ -234,7 +235,7 @@ find_wanted(struct kvt_seq *seq, uint32_t group, size_t from, struct kvt_chunk_r
     enum kvt__where where = guaranteed_where(seq);
 
     for (size_t c = at > from ? at : from; c < seq->promise.n; c++) {
-        if (c < needs_from(seq, group) || kvt__hit_has(seq, c, group, where, false))
+        if (c < first_needed_chunk(seq, group) || kvt__hit_has(seq, c, group, where, false))
             continue;
         first = first < c ? first : c;
         end = c + 1;
@@ -256,18 +257,18 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
     if (kvt__engine_check(engine, "kvt_engine_wanted") ||
         p->state != KVT__PROMISE_FETCHING || (p->searches && !p->grows) ||
         kvt__now_ns() < p->deadline_ns - engine->lookup_timeout_ns +
-                            p->n_named * kvt__patience_ns(engine))
+                            p->n_wanted_calls * kvt__patience_ns(engine))
         return 0;
     for (uint32_t g = 0; g < engine->n_groups; g++) {
         /* If the gallop has extended the hit, earlier calls have returned the chunks below
-         * n_told. */
-        bool known = !p->n_named && engine->groups[g].kind == KVT_GROUP_FULL;
+         * wanted_end. */
+        bool known = !p->n_wanted_calls && engine->groups[g].kind == KVT_GROUP_FULL;
 
-        n += find_wanted(seq, g, known ? p->n_told : 0, &out[n]);
+        n += find_wanted(seq, g, known ? p->wanted_end : 0, &out[n]);
     }
-    if (p->n_told < p->n)
-        p->n_told = p->n;
-    p->n_named++;
+    if (p->wanted_end < p->n)
+        p->wanted_end = p->n;
+    p->n_wanted_calls++;
     return n;
 }
 
@@ -296,7 +297,7 @@ is_leased(const struct kvt_seq *seq)
     const struct kvt__promise *p = &seq->promise;
 
     for (uint32_t g = 0; g < e->n_groups; g++)
-        for (size_t c = needs_from(seq, g); c < p->n; c++)
+        for (size_t c = first_needed_chunk(seq, g); c < p->n; c++)
             if (!p->leases[kvt__hit_part(e, c, 0, g)].level)
                 return false;
     return true;
@@ -377,7 +378,7 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
     p->first = first;
     p->max_hit = max_hit;
     p->limit = max_hit > have_tokens ? (max_hit + last) / e->chunk_tokens : first;
-    p->n_told = 0;
+    p->wanted_end = 0;
 }
 
 /* Count the result of the lookups, once for each sequence. */

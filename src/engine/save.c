@@ -134,7 +134,7 @@ has_all_blocks(const struct kvt__item *item)
  * Then evict chunks from host memory; but while the pool is being populated, only if storage holds
  * the chunks too. */
 static bool
-take_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
+acquire_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 {
     size_t keep = e->transfer_bytes / 2;
 
@@ -159,7 +159,7 @@ begin_save(struct kvt__item *item)
         kvt__count(&e->counters, KVT__N_store_known, 1);
         return false;
     }
-    if (take_slot(e, item->req.bytes, &item->req.slot))
+    if (acquire_slot(e, item->req.bytes, &item->req.slot))
         return true;
     kvt__count(&e->counters, KVT__N_store_dropped, 1);
     return false;

@@ -35,17 +35,17 @@ static void
 start(struct kvt_seq *seq, const struct kvt_seq_extra *extra)
 {
     const char *lora = kvt__or_empty(extra->lora), *salt = kvt__or_empty(extra->cache_salt);
-    struct kvt__whose whose = kvt__whose_now(seq->engine);
+    struct kvt__seq_weights weights = kvt__current_weights(seq->engine);
 
-    seq->flags = whose.flags;
+    seq->flags = weights.flags;
     if (*lora || *salt)
         seq->flags |= KVT_CHUNK_OWN;
     strcpy(seq->tags, kvt__or_empty(extra->tags)); /* kvt__check_tags() has checked the length */
     seq->hash = seq->engine->hash_root;
     kvt__hash_salt(&seq->hash, salt);
-    if (whose.random)
-        kvt__hash_weights(&seq->hash, &whose.weights);
-    kvt__prefix_start(&seq->prefix, &whose.weights, seq->tags, lora, salt);
+    if (weights.random)
+        kvt__hash_weights(&seq->hash, &weights.id);
+    kvt__prefix_start(&seq->prefix, &weights.id, seq->tags, lora, salt);
 }
 
 /* If the sequence has tags, make the spaces with the tags.  Return false without memory. */

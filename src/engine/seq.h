@@ -49,10 +49,10 @@ struct kvt__promise {
                        * sliding windows are not known */
     size_t known;     /* chunks that the gallop had found when the hit was computed */
     size_t at;        /* chunk * n_groups + group: chunks before are guaranteed */
-    size_t n_told;    /* kvt_engine_wanted() has returned the chunks below n_told of full-attention
-                       * groups */
-    unsigned n_named; /* calls of kvt_engine_wanted() that returned chunks of the hit since the
-                       * last arrival of a chunk */
+    size_t wanted_end; /* kvt_engine_wanted() has returned the chunks below wanted_end of
+                        * full-attention groups */
+    unsigned n_wanted_calls; /* calls of kvt_engine_wanted() that returned chunks of the hit since
+                              * the last arrival of a chunk */
 
     struct kvt__probe *probe; /* the last search; NULL: none */
     uint32_t probes;          /* bits of enum kvt__probe_kind: started searches */
@@ -92,8 +92,8 @@ uint64_t kvt__hit_end(const struct kvt_engine *engine, uint64_t max_hit, size_t 
 
 /* Return the first chunk of a group that a hit of the chunks first .. n - 1 needs: for a
  * sliding-window group the chunk with the oldest of the last window - 1 tokens. */
-size_t kvt__needs_from(const struct kvt_engine *engine, uint64_t max_hit, uint32_t group,
-                       size_t first, size_t n);
+size_t kvt__first_needed_chunk(const struct kvt_engine *engine, uint64_t max_hit, uint32_t group,
+                               size_t first, size_t n);
 
 /* Return true if every rank has a group's chunk in `where`.  lease: also lease each found chunk,
  * and end an earlier lease of the chunk in another level. */

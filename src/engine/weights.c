@@ -19,26 +19,26 @@ int
 kvt_engine_reset(struct kvt_engine *engine, const char *fingerprint)
 {
     bool named = fingerprint && *fingerprint;
-    struct kvt__whose whose = { .random = !named, .flags = KVT_CHUNK_OWN };
+    struct kvt__seq_weights weights = { .random = !named, .flags = KVT_CHUNK_OWN };
     int err = kvt__engine_check(engine, "kvt_engine_reset");
 
     if (!err && named)
-        kvt__weights_named(&whose.weights, fingerprint);
+        kvt__weights_named(&weights.id, fingerprint);
     else if (!err)
-        err = random_weights(&whose.weights);
+        err = random_weights(&weights.id);
     if (err)
         return err;
-    pthread_mutex_lock(&engine->whose_lock);
-    engine->whose = whose;
-    pthread_mutex_unlock(&engine->whose_lock);
+    pthread_mutex_lock(&engine->weights_lock);
+    engine->weights = weights;
+    pthread_mutex_unlock(&engine->weights_lock);
     return 0;
 }
 
-struct kvt__whose
-kvt__whose_now(struct kvt_engine *engine)
+struct kvt__seq_weights
+kvt__current_weights(struct kvt_engine *engine)
 {
-    pthread_mutex_lock(&engine->whose_lock);
-    struct kvt__whose whose = engine->whose;
-    pthread_mutex_unlock(&engine->whose_lock);
-    return whose;
+    pthread_mutex_lock(&engine->weights_lock);
+    struct kvt__seq_weights weights = engine->weights;
+    pthread_mutex_unlock(&engine->weights_lock);
+    return weights;
 }

@@ -248,7 +248,7 @@ reach_deadline(struct kvt_load *load)
 {
     assert_true(kvt__timer_clear(f.engine->exec, &load->deadline));
     f.engine->load_timeout_ns = 0;
-    kvt__load_deadline(&load->deadline);
+    kvt__load_on_deadline(&load->deadline);
 }
 
 /* No other user gets the memory of a request before the end of the request; the fake library checks
