@@ -40,5 +40,6 @@ kvt__sc_check_room(int dir, const char *path, uint64_t bytes)
         return 0;
     return kvt__fail(ENOSPC, "max_shared_cpu_size: %" PRIu64 " MiB do not fit: %" PRIu64
                      " MiB of %s are free, and %" PRIu64 " MiB must stay free. Decrease "
-                     "max_shared_cpu_size, or enlarge the tmpfs.", MIB(bytes), MIB(left), path, MIB(keep));
+                     "max_shared_cpu_size, or enlarge the tmpfs.", MIB(bytes), MIB(left), path,
+                     MIB(keep));
 }
