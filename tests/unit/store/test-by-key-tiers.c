@@ -404,6 +404,12 @@ an_operation_that_is_none_is_refused(void **state)
         expect_refused(ways[i](6, 0, KEY), EINVAL, "no kind 6");
         expect_refused(ways[i](KVT_OP_PUT, 0, "no key"), EINVAL, "no key");
     }
+    for (uint32_t kind = KVT_OP_PUT; kind <= KVT_OP_VERIFY; kind++) {
+        bool needs_buffer = kind == KVT_OP_PUT || kind == KVT_OP_GET;
+
+        about(kind, 0, KEY)->buf = NULL;
+        assert_int_equal(kvt_store_run(store, &op), needs_buffer ? -EINVAL : -ENOENT);
+    }
 }
 
 /* ------------------------------------------------------------------ many at once */
