@@ -203,6 +203,7 @@ enum kvt_op_kind {
 /* kvt_op.found */
 #define KVT_FOUND_CHECKED 1u /* the object has a checksum, and the checksum matches (GET, VERIFY) */
 #define KVT_FOUND_ID 2u      /* the object has an identity and a checksum */
+#define KVT_FOUND_KEY_ID 4u  /* the identity is of the key: a PUT by key stored the object */
 
 /* kvt_op.flags: key is the name of an S3 object with any bytes, not a key text.  -EINVAL unless
  * all tiers are s3. */
@@ -212,6 +213,13 @@ enum kvt_op_kind {
  * accepts a chunk that was stored under another key with the same object name, as VERIFY always
  * does.  Without the flag, GET refuses the chunk. */
 #define KVT_OP_LISTED 2u
+
+/* kvt_op.flags: a PUT copies a chunk of another store.  id, tokens and found are results of a GET
+ * in the other store, so that engines hit the copy; key is the chunk's whole key text.  Without
+ * the flag, a PUT stores an identity of the key, which no engine hits.  LMCache cannot read a copy
+ * in a file with a header, because the copy lacks the shape of the KV.  -EINVAL unless found has
+ * KVT_FOUND_ID. */
+#define KVT_OP_WITH_ID 4u
 
 /* A request.  The struct, key and buf belong to the store from kvt_store_submit() until
  * kvt_store_poll() returns the request or kvt_store_close() returns. */
@@ -227,10 +235,11 @@ struct kvt_op {
     int status;        /* out: 0, -ENOENT, -EBADMSG, -ENOSPC, -EMSGSIZE (GET: buf is
                         * smaller than found_bytes), -ECANCELED (the store was
                         * closed), ... */
-    uint32_t found;    /* out: KVT_FOUND_* */
+    uint32_t found;    /* out: KVT_FOUND_*; with KVT_OP_WITH_ID also in */
     uint64_t found_bytes; /* out: payload bytes */
-    uint32_t tokens;   /* out: tokens in the chunk; 0: unknown */
-    uint8_t id[16];    /* out, with KVT_FOUND_ID: identity of the chunk */
+    uint32_t tokens;   /* out: tokens in the chunk; 0: unknown; with KVT_OP_WITH_ID: in */
+    uint8_t id[16];    /* out, with KVT_FOUND_ID: identity of the chunk; with KVT_OP_WITH_ID:
+                        * in */
     char why[320];     /* out: a sentence if status is not 0 */
     uint32_t tier;     /* 0: all tiers; i + 1: only tier i of kvt_store_tier() */
 };

@@ -23,6 +23,7 @@ struct kvt_store {
     struct kvt__exec *exec;
     struct kvt__store *store;
     int64_t close_timeout_ns; /* longest wait of kvt_store_close() for responses */
+    uint32_t chunk_tokens;    /* of the configuration */
 
     pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t idle;  /* n_in_progress has become 0; monotonic clock */
@@ -115,6 +116,23 @@ describe_key(struct task *task)
     return err ? err : kvt__store_set_tags(store, &task->space, "");
 }
 
+/* Fill in the identity and the tokens of a copied chunk. */
+static int
+describe_copy(struct task *task)
+{
+    const struct kvt_op *op = task->op;
+    struct kvt__store_req *req = &task->req;
+
+    if (op->kind != KVT_OP_PUT || req->is_name || !(op->found & KVT_FOUND_ID))
+        return kvt__fail(EINVAL, "%s: KVT_OP_WITH_ID needs a PUT by key text and the identity "
+                         "of a GET.", op->key);
+    memcpy(req->id.b, op->id, sizeof req->id.b);
+    req->id_of_key = op->found & KVT_FOUND_KEY_ID;
+    req->tokens = op->tokens;
+    req->whole = !op->tokens || op->tokens == task->store->chunk_tokens;
+    return 0;
+}
+
 /* Return op->tier; 0 if the caller's header lacks the field. */
 static uint32_t
 tier_of(const struct kvt_op *op)
@@ -140,10 +158,13 @@ describe(struct task *task)
         .op = ops[op->kind], .by_key = op->key, .is_name = op->flags & KVT_OP_NAME,
         .listed = op->flags & KVT_OP_LISTED || op->kind == KVT_OP_VERIFY,
         .verifies = op->kind == KVT_OP_VERIFY, .space = &task->space, .whole = true,
+        .id_of_key = true,
         .only_level = tier_of(op), .overwrite = true, .on_done = on_done,
         .slot = { .payload = op->buf, .bytes = op->bytes },
         .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
     int err = describe_key(task);
+    if (!err && op->flags & KVT_OP_WITH_ID)
+        err = describe_copy(task);
     return !err && op->kind == KVT_OP_PUT
         ? check_puts(task->store->store, &task->req) : err;
 }
@@ -158,7 +179,8 @@ report(struct task *task)
     assert(req->error.code <= 0);
     op->status = req->error.code;
     op->found = (req->verified ? KVT_FOUND_CHECKED : 0) |
-                (req->found.has_id ? KVT_FOUND_ID : 0);
+                (req->found.has_id ? KVT_FOUND_ID : 0) |
+                (req->found.has_id && req->found.id_of_key ? KVT_FOUND_KEY_ID : 0);
     op->found_bytes = req->found.payload_bytes;
     op->tokens = req->found.tokens;
     if (req->found.has_id)
@@ -342,6 +364,7 @@ kvt_store_open(const struct kvt_config *config, struct kvt_store **out)
         return kvt__fail(ENOMEM, "kvt_store_open");
     s->pid = getpid();
     s->close_timeout_ns = config->blocking_timeout_secs * KVT__NS_PER_S;
+    s->chunk_tokens = (uint32_t)config->chunk_size;
     pthread_mutex_init(&s->lock, NULL);
     kvt__cond_init(&s->idle);
     s->last_done = &s->first_done;

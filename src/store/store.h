@@ -236,6 +236,7 @@ struct kvt__store_req {
      * another tier the store copies.  GET: room; -EMSGSIZE: found has the size. */
     const char *by_key;
     size_t only_level; /* by key: 0: all levels; i + 1: only levels[i] */
+    bool id_of_key; /* by key: id is of the key text, not of tokens */
     bool is_name;  /* by_key is the unchanged name of an object (only with takes_any) */
     bool listed;   /* by_key is a key of a listing, which may be another key of the object */
     bool verifies; /* GET: read and verify without a copy to the slot */

@@ -360,7 +360,7 @@ a_verification_needs_no_memory(void **state)
         op.bytes = 0;
         assert_int_equal(kvt_store_run(store, &op), 0);
         assert_int_equal(op.found_bytes, strlen(BYTES));
-        assert_int_equal(op.found, KVT_FOUND_CHECKED | KVT_FOUND_ID);
+        assert_int_equal(op.found, KVT_FOUND_CHECKED | KVT_FOUND_ID | KVT_FOUND_KEY_ID);
         (void)unlink(disk_path());
     }
 }

@@ -122,6 +122,64 @@ a_file_that_nobody_can_read_is_deleted(void **state)
     }
 }
 
+/* ------------------------------------------------------------------------ copies */
+
+/* Store the chunk of the last GET under the key as a copy. */
+static int
+put_copy(const char *key, uint32_t found)
+{
+    op.kind = KVT_OP_PUT;
+    op.flags = KVT_OP_WITH_ID;
+    op.key = key;
+    op.bytes = strlen(BYTES);
+    op.found = found;
+    return kvt_store_run(store, &op);
+}
+
+static void
+a_copy_has_identity_and_tokens_of_the_chunk(void **state)
+{
+    uint8_t id[16];
+
+    (void)state;
+    open_disk(NULL);
+    assert_int_equal(run(KVT_OP_PUT, 0, KEY), 0);
+    expect_bytes(run(KVT_OP_GET, 0, KEY));
+    assert_int_equal(op.found, KVT_FOUND_CHECKED | KVT_FOUND_ID | KVT_FOUND_KEY_ID);
+    op.id[0] ^= 1;
+    op.tokens = 256;
+    memcpy(id, op.id, sizeof id);
+    assert_int_equal(put_copy(OTHER, KVT_FOUND_ID), 0);
+    expect_bytes(run(KVT_OP_GET, 0, OTHER)); /* the identity of an engine: of any key */
+    assert_int_equal(op.found, KVT_FOUND_CHECKED | KVT_FOUND_ID);
+    assert_memory_equal(op.id, id, sizeof id);
+    assert_int_equal(op.tokens, 256);
+}
+
+static void
+a_copy_of_a_chunk_stored_by_key_is_bound_to_the_key(void **state)
+{
+    (void)state;
+    open_disk(NULL);
+    assert_int_equal(run(KVT_OP_PUT, 0, KEY), 0);
+    expect_bytes(run(KVT_OP_GET, 0, KEY));
+    assert_int_equal(put_copy(KEY, op.found), 0);
+    expect_bytes(run(KVT_OP_GET, 0, KEY));
+    assert_int_equal(put_copy(OTHER, op.found), 0);
+    expect_refused(run(KVT_OP_GET, 0, OTHER), EBADMSG, "another key");
+}
+
+static void
+a_copy_needs_an_identity(void **state)
+{
+    (void)state;
+    open_disk(NULL);
+    about(KVT_OP_PUT, 0, KEY);
+    expect_refused(put_copy(KEY, KVT_FOUND_CHECKED), EINVAL, "KVT_OP_WITH_ID");
+    expect_refused(run(KVT_OP_GET, KVT_OP_WITH_ID, KEY), EINVAL, "KVT_OP_WITH_ID");
+    expect_refused(run(KVT_OP_GET, 0, KEY), ENOENT, KEY);
+}
+
 /* ------------------------------------------------------------------------ buckets */
 
 static void
@@ -195,6 +253,9 @@ main(void)
         TEST(a_listed_key_is_taken_from_s3),
         TEST(a_key_without_what_stands_for_a_slash_is_all_of_it),
         TEST(a_file_that_nobody_can_read_is_deleted),
+        TEST(a_copy_has_identity_and_tokens_of_the_chunk),
+        TEST(a_copy_of_a_chunk_stored_by_key_is_bound_to_the_key),
+        TEST(a_copy_needs_an_identity),
         TEST(a_get_from_s3_is_one_request),
         TEST(a_missing_bucket_is_no_missing_chunk),
         TEST(a_put_that_no_tier_takes_says_why),

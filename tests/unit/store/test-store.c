@@ -386,6 +386,7 @@ run_by_key(struct env *e, struct request *r, enum kvt__tier_what op)
 {
     r->req.op = op;
     r->req.by_key = "test/model@1@0@5@bfloat16";
+    r->req.id_of_key = true;
     kvt__store_run(e->store, &r->req);
     return r->req.error.code;
 }
