@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bare table: no sharing, no leases, no eviction. */
+ * The baseline table: a hash table without sharing, leases and eviction. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An index of one process: memory, finds, stores. */
+ * The cases with an index of one process: bytes of memory, finds and stores. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,7 +69,8 @@ index_fill(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n
     return bench_interrupted() ? CLI_ENVIRONMENT : 0;
 }
 
-/* An index with n chunks.  limit: a budget for so many chunks; 0: none. */
+/* Open an index and enter n chunks.  limit: the index's budget in chunks; 0: no budget.  The
+ * caller closes *out. */
 static int
 open_filled(uint64_t n, uint64_t limit, uint64_t *digest, struct kvt__table **out)
 {
@@ -129,7 +130,9 @@ missed(void)
     return CLI_ENVIRONMENT;
 }
 
-/* The names are made before the clock starts. */
+/* Measure n_finds finds of random chunks, and write the mean nanoseconds.  bare: in the baseline
+ * table.  batched: prefetch BATCH names before their finds.  The time to compute the names is not
+ * measured. */
 static int
 find_some(struct finds *f, bool bare, bool batched, double *ns)
 {
@@ -213,6 +216,7 @@ index_store(struct kvt__table *table, uint64_t digest, uint64_t i,
     return err;
 }
 
+/* Store chunks first .. first + n - 1 into a full index, and write the mean nanoseconds. */
 static int
 store_some(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n,
            double *ns)
@@ -231,6 +235,7 @@ store_some(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n
     return 0;
 }
 
+/* Insert the chunks into the baseline table, and write the mean nanoseconds. */
 static void
 insert_some(struct bare *bare, uint64_t first, uint64_t n, double *ns)
 {

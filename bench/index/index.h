@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The index family of `kvtier-bench`: an index of many chunks beside a bare table. */
+ * The index family of kvtier-bench: an index of 10^7 chunks, and a baseline hash table of one
+ * process.
+ *
+ * Functions that return int return 0 or an exit code after a message, unless their comment says
+ * otherwise. */
 #ifndef KVT_BENCH_INDEX_H
 #define KVT_BENCH_INDEX_H
 
@@ -12,12 +16,13 @@
 #define INDEX_TEXT "meta-llama/Llama-3.1-8B-Instruct@1@0@@bfloat16"
 #define INDEX_CHUNK_BYTES 4096u
 
+/* The cases.  Return 0 or an exit code after a message. */
 int case_bytes(const struct bench *bench, struct bench_result *out);
 int case_find(const struct bench *bench, struct bench_result *out);
 int case_store(const struct bench *bench, struct bench_result *out);
 int case_processes(const struct bench *bench, struct bench_result *out);
 
-/* Number i of a fixed random sequence. */
+/* Return number i of a fixed pseudo-random sequence. */
 static inline uint64_t
 index_random(uint64_t i)
 {
@@ -28,25 +33,25 @@ index_random(uint64_t i)
     return x ^ x >> 31;
 }
 
-/* The name and the record of chunk i. */
+/* Return the name and the record of chunk i.  digest: kvt__table_digest(INDEX_TEXT). */
 struct kvt__name index_name(uint64_t digest, uint64_t i);
 struct kvt__record index_record(uint64_t i);
 
-/* The number of chunks of a case. */
+/* Return the number of chunks in the index of a case. */
 uint64_t index_many(const struct bench *bench);
 
-/* Enter chunks first .. first + n - 1.  0 or an exit code. */
+/* Enter chunks first .. first + n - 1 into an index.  Stops at an interrupt. */
 int index_fill(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n);
 
-/* Store chunk i into a full index after a victim was freed.
- * victims, n_victims: kept between calls, none at first.  0 or -errno. */
+/* Free a victim, then store chunk i into a full index.  victims, n_victims: victims that remain
+ * from earlier calls; *n_victims is 0 before the first call.  Return 0 or a negative errno. */
 int index_store(struct kvt__table *table, uint64_t digest, uint64_t i,
                 struct kvt__record victims[KVT__TABLE_VICTIMS], size_t *n_victims);
 
 /* ------------------------------------------------------------------- bare.c */
 
-/* A table of one process with open addressing and linear probing, of entries with the
- * fields of an index's entry. */
+/* The baseline: a hash table of one process with open addressing and linear probing.  An entry has
+ * the fields of an index's entry. */
 struct bare_entry {
     struct kvt__id id;
     uint64_t hash, bytes, recency;
@@ -54,16 +59,22 @@ struct bare_entry {
 };
 
 struct bare {
-    struct bare_entry *entries; /* id of zeros: empty */
-    uint64_t mask;
+    struct bare_entry *entries; /* an entry whose id is all zeros is empty */
+    uint64_t mask; /* number of entries, a power of two, minus 1 */
 };
 
-/* A table for n entries, at most two thirds full.  0 or an exit code. */
+/* Allocate a table for n entries that is then at most two thirds full. */
 int bare_open(struct bare *bare, uint64_t n);
 void bare_close(struct bare *bare);
+
+/* Prefetch the first entry that bare_find() reads. */
 void bare_prefetch(const struct bare *bare, uint64_t hash);
+
+/* Return the entry with this id, owned by the table; NULL: absent. */
 const struct bare_entry *bare_find(const struct bare *bare, uint64_t hash,
                                    const struct kvt__id *id);
+
+/* Insert an entry without a check for duplicates.  The table must have an empty entry. */
 void bare_insert(struct bare *bare, const struct kvt__name *name,
                  const struct kvt__record *record);
 

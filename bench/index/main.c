@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier-bench-index CASE DIR [--quick]: one index case of `kvtier-bench`.  Prints the result
- * as a line of JSON; ends with an exit code of kvtier's, or BENCH_INSIDE_LEFT_OUT. */
+ * kvtier-bench-index CASE DIR [--quick]: run a case of the index family and print the
+ * result as one line of JSON.  Exit code: as kvtier, or BENCH_INSIDE_LEFT_OUT. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>

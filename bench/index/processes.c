@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many processes that store into one full index. */
+ * The case index.processes: 64 processes store into one full index in shared memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -17,19 +17,19 @@
 #define WRITERS 64u
 #define ROUNDS 3
 
-/* Shared with the writers. */
+/* Memory that the parent shares with the writers. */
 struct race {
-    atomic_uint n_ready, n_failed;
-    atomic_bool runs, ends;
-    atomic_ullong n_stores;
+    atomic_uint n_ready, n_failed; /* writers */
+    atomic_bool runs, ends; /* the writers start; the writers stop */
+    atomic_ullong n_stores; /* stores of all writers */
 };
 
 struct field {
-    char shm[32]; /* our directory in /dev/shm */
+    char shm[32]; /* new directory in /dev/shm */
     struct race *race;
     struct kvt__table_params params;
     int dirfd;
-    uint64_t digest, n;
+    uint64_t digest, n; /* n: chunks in the index before the stores */
 };
 
 static void
@@ -38,7 +38,7 @@ nap(void)
     nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
 }
 
-/* The chunks of a writer: no other writer has their numbers. */
+/* Store chunks until the race ends.  Each writer has a distinct range of chunk numbers. */
 static int
 write_chunks(const struct field *f, struct kvt__table *table, uint64_t number)
 {
@@ -57,6 +57,7 @@ write_chunks(const struct field *f, struct kvt__table *table, uint64_t number)
     return err;
 }
 
+/* Run a writer in a child process, and exit. */
 static void
 be_writer(const struct field *f, uint64_t number)
 {
@@ -75,7 +76,8 @@ be_writer(const struct field *f, uint64_t number)
     _exit(0);
 }
 
-/* Stores a second of n writers.  0 or an exit code. */
+/* Measure n writers for this number of seconds, and write their stores a second.  first: number of
+ * the first writer.  Return 0 or an exit code. */
 static int
 race(struct field *f, unsigned n, uint64_t first, double seconds, double *rate)
 {
@@ -108,7 +110,7 @@ race(struct field *f, unsigned n, uint64_t first, double seconds, double *rate)
     return CLI_ENVIRONMENT;
 }
 
-/* One writer and many writers in turn. */
+/* Alternate between one writer and WRITERS writers, and fill in the result. */
 static int
 measure(struct field *f, double seconds, struct bench_result *out)
 {
@@ -132,7 +134,7 @@ measure(struct field *f, double seconds, struct bench_result *out)
     return 0;
 }
 
-/* Without a shared index nothing can be measured. */
+/* Report that the index is not in shared memory, as the case requires. */
 static int
 not_shared(void)
 {
