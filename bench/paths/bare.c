@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bare loop: what files cost without kvtier, with blocking calls and with
- * io_uring. */
+ * The baseline loop over files: write and read files without kvtier, with blocking calls or
+ * with io_uring. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -124,7 +124,7 @@ run_all(struct bench_bare *bare, bool write, struct bench_cost *out)
     return err ? fail(write ? "write" : "read", err) : 0;
 }
 
-/* ------------------------------------------------------------------ all of them */
+/* ------------------------------------------------------------------ all files */
 
 static bool
 direct_works(int dirfd)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A certificate for the server of the bench, which lives as long as a case. */
+ * Create a self-signed TLS certificate for the server of the s3 cases.  The files are in the
+ * directory of a case. */
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chunks of made-up prompts with paged KV to go with them: what the cases that store
- * and load share. */
+ * Chunks of pseudo-random prompts, and paged KV in host memory: shared by the cases that store
+ * and load chunks. */
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The cpu family: between paged KV and host memory, beside memcpy of as many bytes
- * by as many threads.
+ * The cpu family: copy chunks between paged KV and the pool in host memory.  The baseline is
+ * memcpy() of the same number of bytes by the same number of threads.
  *
- * A store copies on the calling thread into a pool that is full, so every chunk
- * evicts an older one.  A load is copied by the executor's threads.  The KV, the pool
- * and what memcpy writes to are each larger than any cache. */
+ * The calling thread copies the chunks of a store.  The pool is full, so each stored chunk evicts
+ * an older chunk.  The executor's threads copy the chunks of a load.  The KV, the pool and the
+ * destination of memcpy() are each larger than the CPU's caches. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,18 +14,20 @@
 #include "bench.h"
 #include "cli.h"
 
-#define LOAD_THREADS 4 /* what disk_io_threads is by default */
+#define LOAD_THREADS 4 /* default of disk_io_threads */
 
 struct rig {
     struct bench_chunks b;
-    unsigned n_threads; /* of memcpy */
-    struct kvt_engine *engine;   /* host memory alone */
-    struct kvt_engine *checksum; /* the same with a tier behind it that keeps nothing */
+    unsigned n_threads; /* threads of memcpy() */
+    struct kvt_engine *engine;   /* an engine with only host memory */
+    struct kvt_engine *checksum; /* an engine that also has a null:// tier, so that a store
+                                  * computes checksums; NULL in cases of loads */
 };
 
 /* ----------------------------------------------------------------------- set-up */
 
-/* All heads of a token are apart: [kv][layer][block][head][token][head_bytes]. */
+/* Register KV in which the heads of a token are not adjacent:
+ * [kv][layer][block][head][token][head_bytes]. */
 static int
 set_paged_view(struct rig *r, struct kvt_engine *engine)
 {
@@ -80,7 +82,8 @@ rig_close(struct rig *r)
 
 /* ------------------------------------------------------------------------ steps */
 
-/* One by one: what is still under way cannot be evicted. */
+/* Store the chunks of a new prompt and write the number of chunks that the engine stored.  Flush
+ * after each chunk: a chunk in flight cannot be evicted. */
 static int
 store_chunks(struct rig *r, struct kvt_engine *engine, struct bench_cost *out,
              uint64_t *n_stored)
@@ -146,6 +149,7 @@ resident_pages(void)
     return resident;
 }
 
+/* Return true if the pool holds a whole prompt and has begun to evict. */
 static bool
 turns_over(const struct rig *r, const struct kvt_engine *engine)
 {
@@ -154,8 +158,8 @@ turns_over(const struct rig *r, const struct kvt_engine *engine)
     return gone && cli_counter(engine, "store_chunks") - gone >= r->b.n;
 }
 
-/* The pool is populated in the background: wait until we grow no more, then store until
- * all chunks have room and older ones are evicted. */
+/* Fill the pool.  The engine populates the pool's memory in the background: wait until the
+ * resident memory of the process stops growing, then store prompts until the engine evicts. */
 static int
 fill_pool(struct rig *r, struct kvt_engine *engine)
 {
@@ -224,7 +228,8 @@ step_memcpy(void *ctx, struct bench_cost *out)
 
 /* ------------------------------------------------------------------------ cases */
 
-/* Of CPU time: other work on the machine counts for less. */
+/* Return the median ratio of CPU times.  Other work on the machine affects CPU time less than
+ * wall-clock time. */
 static double
 cpu_ratio(const struct rig *r, const struct bench_cost *ours,
           const struct bench_cost *bare)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An engine over a directory of the bench's own, and the directory. */
+ * Open engines and stores with the settings of a case, delete their chunks, and find their
+ * files. */
 #include <dirent.h>
 #include <errno.h>
 #include <fnmatch.h>
@@ -29,9 +30,10 @@ bench_remove_tree(const char *path)
         fprintf(stderr, "kvtier-bench: remove %s: %s\n", path, strerror(errno));
 }
 
-/* Nothing of the user's configuration counts, but for which client speaks to 3FS.  Ours
- * usually: the library that the bare loops need is often the tests', which has it in
- * it. */
+/* Open a configuration with the settings, without the user's configuration file and environment.
+ * The exception is HF3FS_CLIENT, which selects the client of 3FS and defaults to "own": kvtier's
+ * own client.  The baseline's library is often the tests' replacement, which is built from the
+ * own client. */
 static int
 open_config(const char *dir, const char *const *settings, struct kvt_config **out)
 {
@@ -87,7 +89,7 @@ bench_engine_view(struct kvt_engine *engine, const struct cli_shape *shape,
     return err ? cli_fail(err) : 0;
 }
 
-/* ------------------------------------------------------------- the same by key */
+/* ----------------------------------------------------------------- stores by key */
 
 static int
 open_store(const char *dir, const char *const *settings, struct kvt_store **out)
@@ -187,7 +189,7 @@ bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes)
     return err ? cli_fail(err) : 0;
 }
 
-/* The directory is open. */
+/* Search the open descriptors: the index keeps a descriptor of the directory. */
 void
 bench_find_index(struct bench_index_dir *out)
 {
@@ -219,7 +221,7 @@ bench_tokens(int32_t *tokens, size_t n, uint64_t number)
 {
     uint64_t x = number * UINT64_C(0x9e3779b97f4a7c15) + 1;
 
-    for (size_t i = 0; i < n; i++) { /* xorshift, ids of a large vocabulary */
+    for (size_t i = 0; i < n; i++) { /* xorshift; ids below a vocabulary of 128,000 */
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The file family: chunks of 32 MiB through the engine and the fs tier, or that of
- * gds_path in host memory, beside a bare loop of the same threads, file size and number of
- * files.
+ * The file family: the engine stores and loads chunks of 32 MiB with the fs tier, or with the
+ * tier of gds_path and host memory.  The baseline loop has the same number of threads, the same
+ * file size and the same number of files.
  *
- * Writing includes the copy out of the paged KV, which the bare loop does not
- * make; it goes on while earlier chunks are being written.  Reading names no
- * blocks: chunks are read into the pool and verified, and copied nowhere.  file.retrieve
- * names blocks. */
+ * A write includes the copy from the paged KV; the baseline loop does not copy.  The copy of a
+ * chunk overlaps with the writes of earlier chunks.  A read names no blocks: the engine reads
+ * chunks into the pool and verifies the chunks, but does not copy the chunks into blocks.  Only
+ * file.retrieve names blocks. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "through.h"
 #include "cli.h"
 
-#define N_THREADS 4 /* what disk_io_threads is by default */
+#define N_THREADS 4 /* default of disk_io_threads */
 
 struct rig {
     struct bench_through t;
@@ -131,7 +131,8 @@ threads_only_main(void *arg)
     return NULL;
 }
 
-/* On a thread of its own, which forbids io_uring to itself and to those it starts. */
+/* Run the case in a new thread that forbids io_uring for itself and for the threads that the
+ * thread starts. */
 int
 bench_file_read_threads(const struct bench *bench, struct bench_result *out)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Asking a 3FS whose metadata is far away which chunks it has: 64 questions at a time,
- * beside one after the other. */
+ * The case hf3fs.exists: check 10,000 chunks of a 3FS with a high metadata latency, with 64
+ * requests in flight.  The baseline is one request at a time. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ submit(struct rig *r, struct kvt_op *op)
     return err ? cli_fail(err) : 0;
 }
 
-/* All chunks, as many as that at a time. */
+/* Run an operation of this kind for each chunk, with IN_FLIGHT operations in flight. */
 static int
 run_batched(struct rig *r, uint32_t kind)
 {
@@ -101,7 +101,7 @@ step_one_by_one(void *ctx, struct bench_cost *out)
     bench_start(out);
     for (size_t i = 0; !code && i < r->n; i++) {
         describe_op(r, 0, i, KVT_OP_STAT);
-        (void)kvt_store_run(r->store, &r->ops[0]); /* the same is in the operation */
+        (void)kvt_store_run(r->store, &r->ops[0]); /* check() reads op.status */
         code = bench_interrupted() ? CLI_ENVIRONMENT : check(&r->ops[0]);
     }
     bench_stop(out);

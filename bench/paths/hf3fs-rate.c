@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reading from a 3FS that is far away: each I/O takes as long as its bytes take at
- * 100 MiB/s, whatever else is under way.  Beside it the pattern of LMCache's connector,
- * which knows no batches: some threads, each with memory and a ring of its own and one
- * I/O under way, which is a whole file; and a copy out of the memory.  Both read the same
- * files. */
+ * The case hf3fs.rate: read from a 3FS that limits each I/O to 100 MiB/s, independent of other
+ * I/Os in flight.
+ *
+ * The baseline is the pattern of LMCache's connector, which submits no batches: each of four
+ * threads has shared memory and a ring, keeps one I/O of a whole file in flight, and copies the
+ * chunk out of the shared memory.  Both sides read the same files. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -21,10 +22,10 @@
 #include "cli.h"
 
 #define RATE 104857600u
-#define IOV_BYTES 209715200u /* what hf3fs_iov_size is by default */
-#define N_THREADS 4          /* what LMCache has by default */
+#define IOV_BYTES 209715200u /* default of hf3fs_iov_size */
+#define N_THREADS 4          /* LMCache's default */
 #define ENTRIES 256
-#define AROUND 8192 /* bytes of a file beside the chunk's, at most */
+#define AROUND 8192 /* maximum bytes of a file beyond the chunk's bytes */
 
 struct rig;
 
@@ -39,7 +40,7 @@ struct rig {
     struct bench_mount mount;
     struct bench_through t;
     int dirfd;
-    char (*files)[256]; /* all that kvtier has stored: the pattern reads the same */
+    char (*files)[256]; /* names of the files that kvtier stored */
     struct bench_index_dir index;
     struct worker workers[N_THREADS];
     atomic_size_t next;
@@ -48,9 +49,9 @@ struct rig {
     double in_flight[BENCH_ROUNDS + 1], bytes_in_flight[BENCH_ROUNDS + 1];
 };
 
-/* ------------------------------------------------------------------ the pattern */
+/* --------------------------------------------------------------- LMCache's pattern */
 
-/* 0 or an errno. */
+/* Read a whole file with one I/O and copy the chunk to `to`.  Return 0 or an errno. */
 static int
 read_file(struct worker *w, int fd, unsigned char *to)
 {
@@ -77,7 +78,7 @@ read_file(struct worker *w, int fd, unsigned char *to)
     return 0;
 }
 
-/* 0 or an errno. */
+/* Open and read file i.  Return 0 or an errno. */
 static int
 get(struct worker *w, size_t i)
 {
@@ -132,7 +133,8 @@ step_pattern(void *ctx, struct bench_cost *out)
     return CLI_ENVIRONMENT;
 }
 
-/* What one thread makes the daemon forgets when that ends: the main thread makes all. */
+/* Create the shared memory and the rings of all workers in the main thread: the daemon releases
+ * the resources of a thread when the thread ends. */
 static int
 open_workers(struct rig *r)
 {
@@ -239,7 +241,7 @@ figures(struct rig *r, const struct bench_cost *costs, struct bench_result *out)
 
     bench_chunks_speeds(&r->t.b, costs, costs + n, out);
     for (size_t i = 0; i < n; i++) {
-        used[i] = r->bytes_in_flight[i + 1] / IOV_BYTES; /* the first did not count */
+        used[i] = r->bytes_in_flight[i + 1] / IOV_BYTES; /* the first load is a warm-up */
         cpu[i] = costs[i].cpu / ((double)r->t.b.bytes * 1e-9);
     }
     out->threads = N_THREADS;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The hf3fs family: chunks of 32 MiB through the engine and 3FS's rings, beside a bare
- * loop over a ring with as many files of the same size.
+ * The hf3fs family: the engine stores and loads chunks of 32 MiB with 3FS's rings.  The
+ * baseline loop uses one ring and the same number of files of the same size.
  *
- * Writing includes the copy out of the paged KV, and both the checksum; and where a chunk
- * finds no place in the shared memory, a copy between that and the pool.  The bare loop's
- * bytes are in shared memory and stay there. */
+ * A write includes the copy from the paged KV.  Writes and reads include the checksum and, if a
+ * chunk finds no room in the shared memory, a copy between the shared memory and the pool.  The
+ * bytes of the baseline loop are always in shared memory. */
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +13,7 @@
 #include "through.h"
 #include "cli.h"
 
-#define LEAST_IOV 104857600u /* of what hf3fs_iov_size may be */
+#define LEAST_IOV 104857600u /* minimum of hf3fs_iov_size */
 
 struct rig {
     struct bench_mount mount;
@@ -24,8 +24,8 @@ struct rig {
 
 /* ----------------------------------------------------------------------- set-up */
 
-/* All chunks can lie there at once, and be lent: half of it is for those.  What is around
- * them counts too. */
+/* Return a size of the shared memory with room for all chunks at once: stores may use at most half
+ * of the memory.  Half of the chunks' bytes more is for headers and alignment. */
 static uint64_t
 iov_bytes(size_t chunks_bytes)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The families that helper programs measure, because the programs see src/ from inside:
- * kvtier-bench-gpu also loads a driver and makes a context, kvtier-bench-index fills the
- * memory with an index.  A helper program gets a case and a directory, and prints the result
- * as one line of JSON. */
+ * The families gpu and index, which helper programs measure.  The helper programs call internal
+ * functions of src/.  kvtier-bench-gpu also loads a driver and creates a context;
+ * kvtier-bench-index fills memory with an index.  The arguments of a helper program are a case
+ * and a directory; the program prints the result as one line of JSON. */
 #include <errno.h>
 #include <jansson.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 #include "bench.h"
 #include "cli.h"
 
-/* Find the helper program of a family. */
+/* Write the path of a family's helper program. */
 static int
 find(const char *family, char *out, size_t size)
 {
@@ -27,7 +27,7 @@ find(const char *family, char *out, size_t size)
     return BENCH_LEFT_OUT;
 }
 
-/* What it ended with, if it said nothing. */
+/* Return the code of a case whose helper program ended without a result. */
 static int
 ended(const char *name, int status)
 {
@@ -35,7 +35,7 @@ ended(const char *name, int status)
 
     if (code == BENCH_INSIDE_LEFT_OUT)
         return BENCH_LEFT_OUT;
-    if (code && code != 127) /* it has said why */
+    if (code && code != 127) /* the program printed a message */
         return code;
     if (!bench_interrupted())
         fprintf(stderr, "kvtier-bench: %s: the helper program ended without a result "
@@ -60,7 +60,7 @@ run(const struct bench *bench, char *path, struct bench_result *out)
     }
     json_t *line = bench_program_hear(&program);
     if (!line && bench_interrupted())
-        kill(program.pid, SIGTERM); /* it cleans up */
+        kill(program.pid, SIGTERM); /* ask the program to clean up and end */
     int status = bench_program_end(&program);
     if (line && !status)
         return bench_result_take(line, out) ? 0 : ended(bench->name, 0);
@@ -68,7 +68,8 @@ run(const struct bench *bench, char *path, struct bench_result *out)
     return ended(bench->name, status);
 }
 
-/* A case that is left out leaves out the family: the reason is the same. */
+/* Run a case.  If a case is left out, set *none, so that later cases of the family are left out
+ * without a second message: the reason is the same for all. */
 static int
 measure(const char *family, bool *none, const struct bench *bench,
         struct bench_result *out)

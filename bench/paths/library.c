@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The library that users of 3FS's rings link with: the site's, where the dynamic loader
- * finds it, or the one that the tests have in its place. */
+ * Load 3FS's client library, libhf3fs_api_shared.so: the site's library if the dynamic loader
+ * finds the file, otherwise the replacement that the tests build. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
@@ -12,8 +12,8 @@
 #include "cli.h"
 
 #define FILE_NAME "libhf3fs_api_shared.so"
-#define MAX_FILES (1 << 22) /* its table of descriptors has a place for each that may be */
-#define PATIENCE_S 10
+#define MAX_FILES (1 << 22) /* the library allocates a table of RLIMIT_NOFILE descriptors */
+#define PATIENCE_S 10 /* timeout of bench_library_wait() */
 
 static struct kvt__usrbio_api library;
 

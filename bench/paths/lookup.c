@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lookup family.  Two children: one stores every chunk of a long prompt and
- * stays, the other, a scheduler, hashes the prompt and looks it up. */
+ * The lookup family: a scheduler hashes a long prompt and looks up the chunks.  The baseline is
+ * hashing alone.
+ *
+ * Two child processes: the worker stores all chunks of the prompt and lives until the end; the
+ * scheduler measures. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -18,9 +21,9 @@
 #define QUICK_ROUNDS 5
 #define N_TOKENS 1000000u
 #define QUICK_TOKENS 20000u
-#define STEP_CHUNKS 512u /* stored at a time: what the small pool holds */
+#define STEP_CHUNKS 512u /* chunks of one store; fit into the small pool */
 
-/* As small as a chunk can be: 4 KiB. */
+/* The smallest chunk: 4 KiB. */
 static const struct cli_shape shape = { 1, 1, 8 };
 
 struct prompt {
@@ -30,11 +33,12 @@ struct prompt {
     int32_t *tokens;
 };
 
-/* What the scheduler's process tells. */
+/* Result of a child process, sent over a pipe. */
 struct found {
-    int code;
+    int code; /* exit code; the other fields are the scheduler's */
     uint64_t hit_tokens;
-    double first, median, hashing, cpu; /* seconds */
+    double first, median, hashing, cpu; /* seconds: first lookup; medians of the lookups, of
+                                         * hashing alone, of the lookups' CPU time */
 };
 
 static int
@@ -46,7 +50,8 @@ out_of_memory(void)
 
 /* ---------------------------------------------------------------- the worker */
 
-/* All chunks lie in the same blocks: what is in them does not matter. */
+/* Store all chunks of the prompt.  All chunks use the same blocks: the contents have no effect on
+ * lookups. */
 static int
 store_chunks(struct kvt_engine *engine, const struct prompt *p)
 {
@@ -97,7 +102,8 @@ run_worker(const struct prompt *p)
 
 /* ------------------------------------------------------------- the scheduler */
 
-/* One request: hash, look up; seconds of both and of hashing alone. */
+/* Hash and look up the prompt once.  Write the cost of both to *all, and the seconds of hashing
+ * to *hashing. */
 static int
 look_up(struct kvt_engine *engine, const struct prompt *p, struct bench_cost *all,
         double *hashing, uint64_t *hit)
@@ -149,10 +155,12 @@ run_scheduler(const struct prompt *p, struct found *found)
 
 struct child {
     pid_t pid;
-    int told; /* what it tells comes here */
-    int stay; /* open: it need not end yet */
+    int told; /* pipe from which the parent reads the child's struct found */
+    int stay; /* pipe whose end of file tells the child to exit */
 };
 
+/* Fork.  In the child, child->pid is 0 and *tell and *stay are the child's ends of the pipes.
+ * Return 0 or a negative errno. */
 static int
 start_child(struct child *child, int *tell, int *stay)
 {
@@ -190,8 +198,8 @@ end_child(struct child *child)
         continue;
 }
 
-/* Run the worker or the scheduler in a process of its own, wait for what it tells.
- * It lives until end_child().  0 or an exit code. */
+/* Run the worker or the scheduler in a child process and wait for the result.  The child lives
+ * until end_child().  Return 0 or an exit code. */
 static int
 in_child(const struct prompt *p, bool worker, struct child *child, struct found *found)
 {
@@ -208,7 +216,7 @@ in_child(const struct prompt *p, bool worker, struct child *child, struct found 
             run_scheduler(p, &mine);
         if (write(tell, &mine, sizeof mine) == sizeof mine)
             (void)!read(stay, &byte, 1);
-        _exit(0); /* nothing durable depends on a close */
+        _exit(0); /* closing the engine would not make anything more durable */
     }
     if (!err && read(child->told, found, sizeof *found) != sizeof *found)
         err = -ECHILD;

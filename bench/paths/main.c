@@ -17,7 +17,7 @@
 
 struct bench_case {
     const char *name;
-    const char *text; /* what value and limit are */
+    const char *text; /* description of value and limit, for --list */
     int (*run)(const struct bench *bench, struct bench_result *out);
 };
 
@@ -105,7 +105,7 @@ static const struct bench_case cases[] = {
 
 /* -------------------------------------------------------------------- directory */
 
-/* A new directory in dir. */
+/* Create a new directory in dir, $TMPDIR or /var/tmp, and write the path. */
 static int
 make_dir(const char *dir, char *out, size_t size)
 {
@@ -122,7 +122,7 @@ make_dir(const char *dir, char *out, size_t size)
     return CLI_ENVIRONMENT;
 }
 
-/* ---------------------------------------------------------------------- telling */
+/* ----------------------------------------------------------------------- output */
 
 static void
 print_json(const struct bench_case *c, const struct bench_result *r)
@@ -176,7 +176,7 @@ list_cases(bool json)
 
 /* ------------------------------------------------------------------ the command */
 
-/* Each case in a directory of its own. */
+/* Run a case in a new directory, print the result, and delete the directory. */
 static int
 run_case(const struct bench_case *c, const struct bench *where, bool json)
 {
@@ -208,7 +208,7 @@ run_cases(const bool *wanted, const struct bench *where, bool json)
     int code = 0;
 
     bench_catch_interrupts();
-    kvt_set_log(NULL, NULL, KVT_LOG_WARN); /* notes would break the table */
+    kvt_set_log(NULL, NULL, KVT_LOG_WARN); /* log lines of lower levels would break the table */
     if (!json)
         printf("%-20s %8s %-9s %8s %6s\n", "case", "value", "unit", "limit", "ratio");
     for (size_t i = 0; !code && i < N_CASES; i++)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Time and CPU, medians, and steps in turn. */
+ * Measure wall-clock and CPU time, compute medians, and alternate between steps. */
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The mount of the hf3fs family: the tests' daemon over a directory of the case's, on
- * cores of its own; or one that is there. */
+ * The mount of the hf3fs family: the daemon of the tests serves a directory of the case as a
+ * mount of 3FS, on half of the cores; or the case uses an existing mount. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -24,7 +24,7 @@ struct bench_cores {
 
 /* ------------------------------------------------------------------------ cores */
 
-/* Of what may be used, the first half or the rest. */
+/* Select the first or the second half of the cores of `all`. */
 static void
 half(const cpu_set_t *all, bool second, cpu_set_t *out)
 {
@@ -36,7 +36,8 @@ half(const cpu_set_t *all, bool second, cpu_set_t *out)
             CPU_SET(i, out);
 }
 
-/* From now on the calling thread, and what it starts, uses the one or the other. */
+/* Restrict the calling thread, and the threads and processes that the thread starts later, to
+ * one half of the cores.  Return false if there is only one core or the kernel refuses. */
 static bool
 use_half(const struct bench_mount *m, bool second)
 {
@@ -81,7 +82,7 @@ lies_on_mount(const struct bench *bench, const struct kvt__usrbio_api *api)
     return is_there;
 }
 
-/* The program that is to be started, or "": the mount that the directory lies on. */
+/* Write the path of the daemon to start, or "" if the case's directory is on a mount of 3FS. */
 static int
 choose(const struct bench *bench, const struct kvt__usrbio_api *api, char *out,
        size_t size)
@@ -144,7 +145,8 @@ start_daemon(const struct bench *bench, const struct bench_mount_params *params,
     return bench->daemon ? CLI_ENVIRONMENT : BENCH_LEFT_OUT;
 }
 
-/* Pages of /dev/shm are not reserved: what is touched without room ends the process. */
+/* Check the free space of /dev/shm.  The kernel reserves no pages of /dev/shm: without free space,
+ * the first access to a page ends the process with SIGBUS. */
 static int
 check_room(uint64_t bytes)
 {
@@ -158,7 +160,7 @@ check_room(uint64_t bytes)
     return BENCH_LEFT_OUT;
 }
 
-/* ----------------------------------------------------------------- the one there */
+/* -------------------------------------------------------------- an existing mount */
 
 static int
 take_mount(const struct bench *bench, const struct bench_mount_params *params,
@@ -203,7 +205,7 @@ void
 bench_mount_close(struct bench_mount *m)
 {
     if (m->daemon.pid > 0 && bench_program_end(&m->daemon))
-        while (!umount2(m->point, MNT_DETACH)) /* it died and left it */
+        while (!umount2(m->point, MNT_DETACH)) /* the daemon failed and left the mount */
             continue;
     if (m->split)
         sched_setaffinity(0, sizeof m->cores->set, &m->cores->set);

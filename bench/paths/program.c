@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Programs that this one starts, talks to and ends.  They end with their standard input,
- * and with this program whichever way that ends. */
+ * Start other programs, communicate with them over pipes, and end them.  A started program ends
+ * when its standard input is closed, and when this process ends or is killed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -41,7 +41,7 @@ static void
 run(char **args, int in, int out, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    setpgid(0, 0); /* an interrupt from the terminal is for who ends it afterwards */
+    setpgid(0, 0); /* SIGINT of the terminal must not end the program before */
     if (getppid() == parent && dup2(in, 0) >= 0 && dup2(out, 1) >= 0)
         execv(args[0], args);
     _exit(127);

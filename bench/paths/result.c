@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What a case has found, as JSON: printed, and handed from one program to another. */
+ * Results of cases as JSON objects, which kvtier-bench prints and helper programs send to
+ * kvtier-bench. */
 #include <jansson.h>
 #include <string.h>
 
 #include "bench.h"
 
-/* Counts and sizes are told to the last digit. */
+/* Convert a number to JSON: an integer, such as a count, exactly; otherwise a real. */
 static json_t *
 figure(double value)
 {
@@ -47,7 +48,7 @@ bench_result_json(const char *name, const struct bench_result *r)
     return line;
 }
 
-/* The constant of a unit that helper programs report; NULL: none. */
+/* Return the string constant that equals a helper program's unit; NULL: unknown unit. */
 static const char *
 known_unit(const char *unit)
 {

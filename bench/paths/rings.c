@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bare loop over rings: what files in 3FS cost without kvtier. */
+ * The baseline loop over 3FS's rings: write and read files in 3FS without kvtier. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,13 +17,13 @@
 
 struct bench_rings_file {
     int fd;
-    size_t left; /* bytes */
+    size_t left; /* bytes that are not complete */
 };
 
 struct run {
     struct bench_rings *r;
     bool write;
-    size_t n_done; /* files */
+    size_t n_done; /* files that are complete */
 };
 
 static int
@@ -41,7 +41,7 @@ name_of(char out[32], size_t i, bool temporary)
 
 /* ------------------------------------------------------------------- one run */
 
-/* All 0 or a negative errno. */
+/* The functions of this part return 0 or a negative errno. */
 
 static int
 end_file(struct run *run, struct bench_rings_file *f)
@@ -86,7 +86,8 @@ take_answers(struct run *run)
     return err;
 }
 
-/* Hand over all of a file's pieces and wake the daemon once. */
+/* Queue the I/Os of a whole file and submit them with one call.  If the ring is full, submit and
+ * process completions. */
 static int
 hand_over(struct run *run, size_t i)
 {
@@ -157,7 +158,7 @@ run_all(struct bench_rings *r, bool write, struct bench_cost *out)
     return err ? fail(write ? "write" : "read", -err) : 0;
 }
 
-/* ------------------------------------------------------------------ all of them */
+/* ------------------------------------------------------------------ all files */
 
 int
 bench_rings_open(struct bench_rings *r, const struct bench_mount *mount, size_t n_files,
@@ -192,7 +193,7 @@ clear(struct bench_rings *r)
     }
 }
 
-/* After an error files are open still. */
+/* After an error some files may still be open. */
 void
 bench_rings_close(struct bench_rings *r)
 {

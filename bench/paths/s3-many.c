@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rest of the s3 family, with 64 requests at a time: looking for objects at a server
- * that takes its time, and memory. */
+ * The cases s3.head and s3.memory, with 64 requests in flight: check which objects exist at a
+ * server with slow responses, and measure memory. */
 #include <stdio.h>
 #include <unistd.h>
 
 #include "s3.h"
 #include "cli.h"
 
-#define N_SLOTS 64 /* as many connections as there are by default */
+#define N_SLOTS 64 /* default number of connections */
 #define DELAY_MS 5
 
 /* -------------------------------------------------------------------------- heads */
@@ -32,7 +32,8 @@ step_bare(void *ctx, struct bench_cost *out)
     return bench_socket_run(&h->bare, h->ours.n_objects, out);
 }
 
-/* Names that are not there, at a server of their own: how many connections it saw. */
+/* Check n absent objects at a new server, and write the number of connections that the server
+ * accepted. */
 static int
 count_connections(const struct bench *bench, size_t n, uint64_t *n_connections)
 {
@@ -49,8 +50,8 @@ count_connections(const struct bench *bench, size_t n, uint64_t *n_connections)
     return code ? code : closed;
 }
 
-/* As for the others a turn is ours and one bare; the first one, which connects, does not
- * count. */
+/* Measure n rounds of kvtier and of the baseline loop.  The first run of each connects and is not
+ * measured. */
 static int
 measure(struct heads *h, const struct bench *bench, size_t n, struct bench_cost *costs)
 {
@@ -132,7 +133,8 @@ watch(struct bench_s3 *r)
         r->most_kib = now;
 }
 
-/* MiB above what this process had with its buffers and without the store. */
+/* Write the MiB by which the resident memory grows when the store is open and loads objects.  The
+ * caller's buffers are not part of the growth. */
 static int
 growth(const struct bench *bench, double *mib)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A store over the bench's server, and runs of equal requests to it: each slot has one
- * under way, and begins the next when that is done. */
+ * A store over the server of the s3 cases, and runs of operations of one kind.  Each slot keeps
+ * one operation in flight, and starts the next operation when an operation completes. */
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ memory_bytes(const struct bench_s3 *r)
 
 /* ------------------------------------------------------------------ open and close */
 
-/* Its pages are there from now on. */
+/* Allocate the buffers and populate their pages. */
 static int
 map_buffers(struct bench_s3 *r)
 {
@@ -66,7 +66,7 @@ bench_s3_open_store(struct bench_s3 *r)
     snprintf(ca_file, sizeof ca_file, "s3_ca_file=%s", server->ca_file);
     int code = bench_store_open_with(settings, &r->store);
     if (!code && r->server.program.pid)
-        bench_find_index(&r->index); /* nobody will ask for a bucket at this port again */
+        bench_find_index(&r->index); /* the port is random: no later process uses the index */
     return code;
 }
 
@@ -131,7 +131,7 @@ begin(struct bench_s3 *r, struct kvt_op *op)
     return err ? cli_fail(err) : 0;
 }
 
-/* Take those that are done and begin others. */
+/* Check the completed operations and start an operation in each of their slots. */
 static int
 go_on(struct bench_s3 *r)
 {

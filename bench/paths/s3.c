@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The s3 family: objects of 32 MiB from and to a server on another core, beside a bare
- * loop over as many sockets.
+ * GET and PUT of the s3 family: objects of 32 MiB, with a server on another core.  The baseline
+ * loop uses the same number of sockets and the same buffers.
  *
- * Requests are signed.  What is read is verified against the checksum that the server
- * tells, what is stored goes out with one; the bare loop does neither.  Both use the same
- * buffers. */
+ * kvtier signs requests, verifies a GET against the checksum in the response, and sends a checksum
+ * with a PUT.  The baseline loop does none of this. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,7 +58,7 @@ pair_close(struct pair *p)
     bench_s3_close(&p->ours, NULL);
 }
 
-/* ------------------------------------------------------------------- the same bytes */
+/* ----------------------------------------------------------------- equality of bytes */
 
 static uint64_t
 sum(const struct pair *p, size_t slot)
@@ -75,7 +74,7 @@ sum(const struct pair *p, size_t slot)
     return sum;
 }
 
-/* A round that does not count: both get the same into every buffer. */
+/* Run a warm-up round, and check that kvtier and the baseline loop receive equal bytes. */
 static int
 compare(struct pair *p)
 {

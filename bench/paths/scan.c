@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The scan family: a directory with very many small chunks is opened, with its index
- * and without; and four of gds_path, each chunk of two files.  Beside it, what bare system
- * calls need to learn the same. */
+ * The scan family: open a directory with 100,000 small chunks, with and without the saved index;
+ * and open four directories of gds_path, in which each chunk has two files.  The baseline is the
+ * system calls that read the same information. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,25 +22,25 @@
 #define QUICK_FILES 200u
 #define N_ROUNDS 7
 #define QUICK_ROUNDS 2
-#define PAYLOAD_BYTES (4096u - 28u - 64u) /* with header and trailer 4 KiB */
+#define PAYLOAD_BYTES (4096u - 28u - 64u) /* header, payload and trailer are 4 KiB */
 #define ASKED_TOKENS 2560u
-#define ENTRY_BYTES 60u /* of the index, for each file */
+#define ENTRY_BYTES 60u /* bytes of the index for each file */
 
 static const struct cli_shape shape = { 1, 1, 8 };
 
 #define MAX_PATHS 4u
-#define BESIDE ".metadata" /* of each chunk of gds_path */
+#define BESIDE ".metadata" /* suffix of the second file of each chunk of gds_path */
 
 struct scan {
     char paths[MAX_PATHS][4096 + 16];
     size_t n_paths;
-    char storage[MAX_PATHS * (4096 + 16) + 16]; /* the setting that names them */
+    char storage[MAX_PATHS * (4096 + 16) + 16]; /* the setting that names the paths */
     const char *settings[3];
     size_t n_files, n_rounds;
     bool cold;
-    uint32_t role; /* of the engine that is opened */
+    uint32_t role; /* role of the engine */
     int32_t tokens[ASKED_TOKENS];
-    double longest_call, longest_lookup; /* seconds, while the directory was read */
+    double longest_call, longest_lookup; /* seconds, while the engine reads the directory */
 };
 
 static int
@@ -65,7 +65,7 @@ put_files(struct kvt_store *store, const struct scan *scan)
     op.buf = payload;
     op.bytes = sizeof payload;
     for (size_t i = 0; i < n; i++) {
-        /* An odd factor: no two are alike.  Each worker has a path of its own. */
+        /* The factor is odd, so all hashes differ.  Each rank has one path. */
         snprintf(key, sizeof key, "bench@%zu@%zu@%" PRIx64 "@bfloat16", scan->n_paths,
                  i % scan->n_paths, (i + 1) * UINT64_C(0x9e3779b97f4a7c15));
         cli_progress("scan: files made", i, n);
@@ -77,7 +77,7 @@ put_files(struct kvt_store *store, const struct scan *scan)
     return 0;
 }
 
-/* The engine comes first and makes an index for chunks of that length. */
+/* Create the files.  Open an engine first: the engine creates the index for the chunk size. */
 static int
 make_files(const struct scan *scan)
 {
@@ -110,8 +110,8 @@ is_beside(const char *name)
     return n > sizeof BESIDE - 1 && !strcmp(name + n - (sizeof BESIDE - 1), BESIDE);
 }
 
-/* Names and sizes of all files there and in directories of two characters below, known
- * and forgotten. */
+/* Read the name and the size of each file of a directory, and of its subdirectories with names of
+ * at most two characters.  Add the number of chunks and the bytes to *bare. */
 static void
 list_bare_below(int dirfd, const char *name, struct bare *bare)
 {
@@ -151,7 +151,7 @@ list_bare(void *ctx, struct bench_cost *out)
     return CLI_ENVIRONMENT;
 }
 
-/* A file in memory with as many bytes as an index of all files; -1. */
+/* Create a file in memory with the size of an index of all files.  Return the descriptor or -1. */
 static int
 make_index(size_t bytes)
 {
@@ -166,7 +166,7 @@ make_index(size_t bytes)
     return fd;
 }
 
-/* Map an index and touch every page of it. */
+/* Map a file of the size of the index, and read from every page. */
 static int
 map_bare(void *ctx, struct bench_cost *out)
 {
@@ -208,7 +208,7 @@ keep_longest(double *longest, double since)
         *longest = seconds;
 }
 
-/* A request that nothing is stored for: how long its calls take, and the answer. */
+/* Look up a prompt that is not stored.  Record the longest call and the longest lookup. */
 static int
 look_up(struct scan *scan, struct kvt_engine *engine)
 {
@@ -231,7 +231,7 @@ look_up(struct scan *scan, struct kvt_engine *engine)
     return err ? cli_fail(err) : 0;
 }
 
-/* Wait until all files are known; look up meanwhile. */
+/* Wait until the index has all files.  Look up a prompt repeatedly during the wait. */
 static int
 wait_known(struct scan *scan, struct kvt_engine *engine)
 {
@@ -255,7 +255,7 @@ wait_known(struct scan *scan, struct kvt_engine *engine)
     return code;
 }
 
-/* Open an engine and wait until it knows all files. */
+/* Open an engine and wait until the index has all files. */
 static int
 open_engine(void *ctx, struct bench_cost *out)
 {
@@ -344,7 +344,7 @@ run(struct scan *scan, const bench_step_fn *steps, struct bench_result *out)
     return 0;
 }
 
-/* KVTIER_BENCH_FILES=1000000 measures a larger directory. */
+/* Return the number of files; KVTIER_BENCH_FILES=1000000 selects a larger directory. */
 static size_t
 n_files(const struct bench *bench)
 {
@@ -354,7 +354,7 @@ n_files(const struct bench *bench)
     return bench->quick ? QUICK_FILES : n ? n : N_FILES;
 }
 
-/* One directory of fs, or four of gds_path. */
+/* Initialize a scan of one directory of the fs tier, or of several directories of gds_path. */
 static void
 scan_init(struct scan *scan, const struct bench *bench, size_t n_paths)
 {
@@ -381,7 +381,7 @@ bench_open_index(const struct bench *bench, struct bench_result *out)
     struct scan scan;
 
     scan_init(&scan, bench, 1);
-    scan.role = KVT_ROLE_SCHEDULER; /* it answers lookups; a worker makes a pool too */
+    scan.role = KVT_ROLE_SCHEDULER; /* has lookups but, unlike a worker, no pool */
     return run(&scan, steps, out);
 }
 
@@ -393,7 +393,7 @@ run_scan(const struct bench *bench, const char *name, size_t n_paths, bool cold,
     struct scan scan;
 
     scan_init(&scan, bench, n_paths);
-    scan.cold = cold && !bench->quick; /* who only tries it out keeps the machine's cache */
+    scan.cold = cold && !bench->quick; /* --quick keeps the machine's page cache */
     if (scan.cold && drop_caches()) {
         fprintf(stderr, "kvtier-bench: %s is left out: the page cache cannot be dropped "
                 "here (%s)\n", name, strerror(errno));

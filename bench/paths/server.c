@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The server of the s3 family, on a core of its own: a program that this one starts and
- * ends, or one that runs already. */
+ * The server of the s3 family on a separate core: a program that the case starts and ends, or a
+ * server that is already running. */
 #include <errno.h>
 #include <jansson.h>
 #include <sched.h>
@@ -19,7 +19,7 @@ struct bench_cores {
 
 /* ------------------------------------------------------------------------ cores */
 
-/* The number of the n-th that may be used; -1: there are fewer. */
+/* Return the number of the n-th core of the set, counted from 0; -1: the set has fewer cores. */
 static int
 core(const cpu_set_t *set, int n)
 {
@@ -29,6 +29,7 @@ core(const cpu_set_t *set, int n)
     return -1;
 }
 
+/* Pin the calling thread to the second core; the server uses the first. */
 static void
 pin(struct bench_server *s)
 {
@@ -121,7 +122,7 @@ start_program(const struct bench *bench, const struct bench_server_params *param
 
 /* ------------------------------------------------------------------ open and close */
 
-/* http://ADDRESS:PORT/BUCKET */
+/* Use the running server of a URL, http://ADDRESS:PORT/BUCKET. */
 static int
 take_running(const struct bench *bench, const struct bench_server_params *params,
              struct bench_server *s)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Bare loops over sockets: what objects cost without kvtier.  Nothing is signed and no
- * checksum is made; of an answer only its status and length are looked at. */
+ * The baseline loop over sockets: transfer objects without kvtier.  Requests are not signed and
+ * have no checksums.  The loop checks only the status and the length of a response. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -22,13 +22,13 @@
 
 struct bench_socket_conn {
     int fd;
-    SSL *ssl;               /* NULL: plain */
+    SSL *ssl;               /* NULL: no TLS */
     unsigned char *buffer;
     char request[512];
-    size_t request_bytes, sent; /* sent: of the request and then of the body */
+    size_t request_bytes, sent; /* sent: bytes of request and body */
     char head[1024];
-    size_t head_bytes;      /* of the answer; it and what came with it */
-    size_t left;            /* of the answer's body */
+    size_t head_bytes;      /* bytes in head: the response's head and the first bytes of the body */
+    size_t left;            /* bytes of the response's body to receive */
     bool in_body, misses, writing;
 };
 
@@ -42,7 +42,7 @@ fail(const char *what, int err)
 
 /* ------------------------------------------------------------------------- bytes */
 
-/* Bytes, 0: none now, -1: the connection is gone. */
+/* Convert the result of recv() or send(): bytes; 0: would block; -1: connection closed. */
 static ssize_t
 outcome(ssize_t n)
 {
@@ -51,6 +51,7 @@ outcome(ssize_t n)
     return n > 0 ? n : -1;
 }
 
+/* Convert the result of SSL_read_ex() or SSL_write_ex() in the same way. */
 static ssize_t
 tls_outcome(SSL *ssl, int result, size_t n)
 {
@@ -104,7 +105,8 @@ watch(struct bench_socket *s, struct bench_socket_conn *c, bool writing)
     c->writing = writing;
 }
 
-/* As far as it goes.  1: all was sent, 0: not yet, -1: the connection is gone. */
+/* Send until the socket would block.  Return 1 if request and body are sent, 0 if not yet, -1 if
+ * the connection closed. */
 static int
 send_rest(struct bench_socket *s, struct bench_socket_conn *c)
 {
@@ -149,7 +151,7 @@ begin(struct bench_socket *s, struct bench_socket_conn *c)
     return send_rest(s, c) < 0 ? fail("the server closed a connection", 0) : 0;
 }
 
-/* ----------------------------------------------------------------------- answers */
+/* --------------------------------------------------------------------- responses */
 
 static size_t
 length_of(const char *head)
@@ -159,7 +161,8 @@ length_of(const char *head)
     return field ? strtoull(field + strlen("\r\ncontent-length:"), NULL, 10) : 0;
 }
 
-/* 1: it is there, and so is what it says; 0: not all of it yet. */
+/* Receive the response's head.  Return 1 if the head is complete and has the expected status and
+ * length, 0 if incomplete, -1 if the head is wrong or the connection closed. */
 static int
 read_head(struct bench_socket *s, struct bench_socket_conn *c)
 {
@@ -187,7 +190,8 @@ read_head(struct bench_socket *s, struct bench_socket_conn *c)
     return 1;
 }
 
-/* As far as it goes.  1: the answer is whole. */
+/* Receive until the socket would block.  Return 1 if the response is complete, 0 if not yet, -1 on
+ * an error. */
 static int
 read_answer(struct bench_socket *s, struct bench_socket_conn *c)
 {
@@ -205,7 +209,7 @@ read_answer(struct bench_socket *s, struct bench_socket_conn *c)
         c->left -= (size_t)n;
         if (c->left && c->left < (size_t)s->lowat)
             set_lowat(s, c, false);
-        if (!c->ssl || !n) /* TLS holds back what it has read ahead */
+        if (!c->ssl || !n) /* epoll does not see bytes that OpenSSL has read ahead */
             break;
     }
     if (!c->left && s->kind == BENCH_GET)
@@ -354,7 +358,7 @@ bench_socket_close(struct bench_socket *s)
 
 /* ------------------------------------------------------------------------ shapes */
 
-/* What a try takes: CPU or time. */
+/* Measure a run of n requests with the current shape: CPU seconds or wall-clock seconds. */
 static int
 try_shape(struct bench_socket *s, size_t n, bool by_cpu, double *out)
 {
@@ -371,8 +375,8 @@ int
 bench_socket_tune(struct bench_socket *s, size_t n, bool by_cpu)
 {
     static const struct {
-        int lowat;          /* plain */
-        size_t read_buffer; /* TLS */
+        int lowat;          /* without TLS */
+        size_t read_buffer; /* with TLS */
     } shapes[] = {
         { 0, (size_t)16 << 10 },       { 1 << 20, (size_t)32 << 10 },
         { 512 << 10, (size_t)64 << 10 }, { 256 << 10, (size_t)128 << 10 },

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chunks through an engine to storage and back, and their figures: what the families that
- * move files share.
+ * Measure stores to storage and loads from storage by an engine, and compute the figures.
  *
- * Chunks only pass through the engine's memory: what stayed there would be read from
- * there.  If KV is in host memory, loads name no blocks unless t->scatters is set: chunks are
- * read into the pool and verified, and copied nowhere. */
+ * The engine has no host-memory tier (local_cpu=false), so that each load reads from storage.  If
+ * KV is in host memory and t->scatters is false, loads name no blocks: the engine reads chunks
+ * into the pool and verifies the chunks, but does not copy the chunks into blocks. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -58,8 +57,8 @@ bench_through_close(struct bench_through *t)
 
 /* ------------------------------------------------------------------------ steps */
 
-/* Store a new prompt's chunks, after removing the last one's; n_stored: how many
- * were not dropped. */
+/* Delete the chunks of the last prompt, then store the chunks of a new prompt.  Write the number
+ * of chunks that the engine did not drop. */
 static int
 store_chunks(struct bench_through *t, struct bench_cost *out, uint64_t *n_stored)
 {
@@ -145,8 +144,8 @@ step_bare_read(void *ctx, struct bench_cost *out)
     return bare->read(bare->ctx, out);
 }
 
-/* Copy all chunks in the pieces of the blocks: all tokens of a block of a layer's K or V.
- * scatter: from chunks to blocks; else from blocks to chunks. */
+/* Copy all chunks between t->b.copy and the blocks.  A piece is the tokens of one block of one
+ * layer's K or V.  scatter: from chunks to blocks; otherwise from blocks to chunks. */
 static void
 copy_pieces(struct bench_through *t, bool scatter)
 {
@@ -194,7 +193,8 @@ gigabytes(const struct bench_through *t)
     return (double)t->b.bytes * 1e-9;
 }
 
-/* CPU seconds for each GB; copy may be NULL. */
+/* Fill in the CPU seconds a GB beyond the baseline's.  copy: costs of the baseline copy; NULL: no
+ * copy. */
 static void
 cpu_above(const struct bench_through *t, const struct bench_cost *ours,
           const struct bench_cost *bare, const struct bench_cost *copy,
@@ -230,8 +230,8 @@ median_seconds(const struct bench_through *t, const struct bench_cost *costs)
     return bench_median(seconds, t->b.n_rounds);
 }
 
-/* Nothing can be written before the first chunk is copied: the ratio of what comes
- * after that. */
+/* Return the median ratio without the time of the first copy: no write can start before the first
+ * chunk is copied. */
 static double
 ratio_after_first_copy(const struct bench_through *t, const struct bench_cost *ours,
                        const struct bench_cost *bare, const struct bench_cost *copy)
@@ -243,15 +243,16 @@ ratio_after_first_copy(const struct bench_through *t, const struct bench_cost *o
     return bench_median(ratio, t->b.n_rounds);
 }
 
-/* If KV is in host memory, a write and a read that scatters also copy. */
+/* Return true if the baseline includes a copy: KV is in host memory, and the step is a write or a
+ * read that scatters. */
 static bool
 has_copy(const struct bench_through *t, bool write)
 {
     return (write || t->scatters) && !t->view;
 }
 
-/* ours: costs of store or load, then of the bare loop and, if has_copy(), of the bare
- * copy. */
+/* Fill in the result.  ours: costs of the stores or loads, then of the baseline loop, and, if
+ * has_copy(), of the baseline copy. */
 static void
 figures(const struct bench_through *t, bool write, bool cpu, const struct bench_cost *ours,
         struct bench_result *out)

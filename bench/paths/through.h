@@ -1,53 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Chunks through an engine to storage and back: what the families that move files share. */
+ * Measure an engine that stores chunks to storage and loads chunks from storage, against a
+ * baseline loop.  Shared by the families file, gds, gds.gpu and hf3fs.
+ *
+ * Functions that return int return 0 or an exit code after a message. */
 #ifndef KVT_BENCH_THROUGH_H
 #define KVT_BENCH_THROUGH_H
 
 #include "bench.h"
 
-/* What a family measures beside: as many files of the same size, by itself. */
+/* The baseline loop of a family: the loop moves the same number of files of the same size. */
 struct bench_loop {
-    void *ctx;
-    int (*tune)(void *ctx, bool write);
-    bench_step_fn write, read; /* with ctx */
+    void *ctx; /* argument of the functions */
+    int (*tune)(void *ctx, bool write); /* find the fastest parameters of writes or reads */
+    bench_step_fn write, read; /* move all files once */
 };
 
 struct bench_through {
     struct bench_chunks b;
     struct kvt_engine *engine;
-    struct kvt_store *store; /* removes what the engine wrote */
-    uint64_t storage_bytes;  /* what the last step wrote to files, or read from them */
-    struct bench_loop bare;  /* the family's, before measuring */
-    bool scatters;           /* loads copy chunks into blocks of the host's KV, and a bare
-                              * copy of the same pieces is measured too */
+    struct kvt_store *store; /* over the same storage; deletes the chunks of the engine */
+    uint64_t storage_bytes;  /* bytes that the last step wrote to storage or read from storage */
+    struct bench_loop bare;  /* set by the family after bench_through_open() */
+    bool scatters;           /* loads copy chunks into blocks of KV in host memory; a baseline
+                              * copy into the blocks is measured too */
 
-    /* Set before opening, where KV is no memory of the host: say where it is.  What is
-     * loaded is copied into its blocks then.  0 or an exit code. */
+    /* If KV is not in host memory, the family sets view before bench_through_open().  view
+     * registers the KV with the engine, and loads copy chunks into the blocks of this KV.
+     * Returns 0 or an exit code. */
     int (*view)(void *ctx, struct kvt_engine *engine);
     void *view_ctx;
 };
 
-/* An engine and a store over dir (NULL: over what the settings name), with settings
- * besides those that all cases have.  0 or an exit code, after saying why; to be closed
- * also then. */
+/* Open an engine and a store over dir, or over the storage of `settings` if dir is NULL.
+ * settings: "key=value" strings that end with NULL, added to the settings of all cases.  Fields
+ * of t that are not set must be zero.  Call bench_through_close() even after an error. */
 int bench_through_open(struct bench_through *t, const char *dir,
                        const char *const *settings, bool quick, size_t n_chunks);
 void bench_through_close(struct bench_through *t);
 
-/* The pool is populated in the background, and until then drops what finds no room: wait
- * until all chunks are stored. */
+/* Store prompts until the engine drops no chunk of a prompt.  The pool's memory is populated in
+ * the background; a store drops chunks while the pool has no room. */
 int bench_through_wait(struct bench_through *t);
 
-/* Load all of them. */
+/* Load all chunks of the current prompt and measure the load. */
 int bench_through_load(struct bench_through *t, struct bench_cost *out);
 
-/* What does not count: files to read, the loop's best shape, a round. */
+/* Prepare a measurement: write the files to be read, wait for the pool, tune the baseline loop,
+ * and run one round that is not measured. */
 int bench_through_prepare(struct bench_through *t, bool write);
 
-/* Measure the rounds and fill in their figures: speeds, or CPU seconds above the sum of the
- * bare loop and of the bare copy.  The bare copy is part of a write, and of a read that
- * scatters. */
+/* Measure the rounds and fill in the result: speeds in GB/s, or, if cpu, the CPU seconds a GB
+ * beyond the CPU seconds of the baseline loop and of the baseline copy.  If KV is in host memory,
+ * the baseline of a write, and of a read that scatters, includes the baseline copy. */
 int bench_through_measure(struct bench_through *t, const char *name, bool write, bool cpu,
                           struct bench_result *out);
 

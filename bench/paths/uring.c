@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * io_uring for the bare loop, and a way to go without. */
+ * io_uring for the baseline loop over files, and a filter that makes io_uring unavailable. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -57,7 +57,8 @@ bench_ring_free(struct bench_ring *ring)
     free(ring);
 }
 
-/* Take one result, at least.  Bytes, or -errno. */
+/* Wait for at least one completion and process all available completions.  Return the sum of
+ * their bytes, or a negative errno. */
 static ssize_t
 take(struct io_uring *uring, unsigned *under_way)
 {
