@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The gpu cases of kvtier-bench: over machines that are fakes, what they print and what they
-# say where something is missing or wrong.  Says nothing about speed.
+# The gpu cases of kvtier-bench with fake drivers and devices: the output, and the messages if a
+# driver or device is missing or fails.  Asserts nothing about speed.
 #   KVTIER=build/kvtier sh tests/bench/gpu.sh
 command=
 . "$(dirname "$0")/../cli/lib"
@@ -15,7 +15,7 @@ mkdir work
 cases='gds.gpu.write gds.gpu.read gpu.gather.nhd gpu.gather.hnd gpu.scatter.nhd
     gpu.scatter.hnd gpu.store.nhd gpu.store.hnd gpu.load.nhd gpu.load.hnd'
 
-# on CODE OPTIONS...
+# on CODE OPTIONS...: run kvtier-bench and expect the exit code and an empty work directory.
 on() {
     code=$1
     shift
@@ -23,11 +23,11 @@ on() {
     [ -z "$(ls -A work)" ] || fail "work is not empty: $(ls -A work)"
 }
 
-# --- without a driver, and without a device: one sentence for all of them, and no figures
+# --- without a driver, and without a device: one message for all cases, and no figures
 
 export LD_LIBRARY_PATH=/nowhere
 on 0 --case 'gpu.*'
-if [ ! -s out ]; then # else it has a GPU
+if [ ! -s out ]; then # otherwise the machine has a GPU
     [ "$(wc -l <err)" -eq 1 ] || fail 'not one sentence'
     grep -q 'need a GPU, and there is none (libcuda.so.1 cannot be loaded; .*): left out' err ||
         fail 'the sentence does not say what is missing'
@@ -43,8 +43,9 @@ grep -q 'libcuda.so.1 does not start: 100 (CUDA_ERROR_NO_DEVICE); .*: left out' 
 [ ! -s out ] && [ "$(wc -l <err)" -eq 1 ] || fail 'not one sentence without a device'
 unset GPU_FAKE
 
-# --- all of them, on both vendors' machines; but for cuFile's fake, which has no part in the
-# GPU's memory, the host cannot touch that
+# --- all cases, on the fake machines of both vendors.  FAKE_GPU_GUARD makes the host's accesses
+# to GPU memory fail.  The fake of cuFile has the host access GPU memory, so the cases gds.gpu.*
+# run without the guard.
 
 for vendor in cuda hip; do
     [ $vendor = cuda ] && LD_LIBRARY_PATH=$cuda || LD_LIBRARY_PATH=$hip
@@ -70,19 +71,19 @@ for line in lines:
     if line["case"].startswith("gds."):
         slower = min(line["bus_gb_per_s"], line["bare_gb_per_s"])
         assert line["threads"] == 4 and line["limit"] <= 1.001 * slower, line
-        if sys.argv[2] == "hip": # cuFile takes /proc/modules, which a machine may lack
+        if sys.argv[2] == "hip": # cuFile reads /proc/modules, which may be absent
             assert line["way"].startswith("libhipfile 0.2.0 transfers chunks"), line
 END
 done
 export GDS_FAKE=buffer=5030
-on 0 --case gds.gpu.read # of hip
+on 0 --case gds.gpu.read # with the fakes of hip
 unset GDS_FAKE
 grep -q '"way": ".*bytes go through host memory' out || fail 'the way through the host is not said'
 expect 0 --quick --case gpu.gather.nhd --dir work
 grep -q '^gpu.gather.nhd .* GB/s ' out || fail 'no row of gpu.gather.nhd'
 grep -q ', device: HIP device 0 (fake 0), ' out || fail 'the row does not name the device'
 
-# --- little memory: fewer chunks; an error of the driver; wrong bytes
+# --- too little GPU memory: fewer chunks; an error of the driver: exit code 3; wrong bytes: 1
 
 LD_LIBRARY_PATH=$tests/faulty:$tests/fakes/nvrtc
 export GPU_FAKE_FAIL=cuMemAlloc_v2:0

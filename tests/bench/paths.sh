@@ -35,16 +35,17 @@ expect 2 nonsense
 expect 3 --quick --case lookup.builtin --dir "$dir/absent"
 expect 0 --help
 
-# Those of a GPU where there is one; gpu.sh has them over fakes.
+# Expect the gpu cases only if the machine has a GPU; gpu.sh tests the gpu cases with fakes.
 "$kvtier" --quick --case gpu.gather.nhd >out 2>err
 [ "$(wc -l <out)" -gt 1 ] && cases="$cases $gpu_cases"
 
-# Those of s3 are left out where their server was not built.
+# Expect the s3 cases only if their server was built.
 [ -x "${kvtier%/*}/tests/servers/http-sink" ] && cases="$cases $s3_cases"
 expect 3 --quick --case s3.get --server "$dir/absent"
 grep -q 'ninja -C build tests/servers/http-sink' err || fail 'what to build is not said'
 
-# Those of 3FS where that cannot be shown: the sentence that says so is expected then.
+# Expect the hf3fs cases only if the machine can mount 3FS; otherwise expect a message with the
+# reason.
 expect 3 --quick --case hf3fs.read --daemon "$dir/absent"
 grep -q "hf3fs cases need a mount of 3FS.*$dir/absent" err || fail 'no daemon is not said'
 if [ -x "${kvtier%/*}/tests/servers/usrbiod" ] && [ -w /dev/fuse ] && mkdir mounts &&
@@ -57,7 +58,7 @@ else
 fi
 
 mkdir work
-expect 0 --quick --json --dir work # leaves the page cache alone, so that scan.cold runs
+expect 0 --quick --json --dir work # --quick keeps the page cache, so scan.cold needs no root
 if command -v python3 >/dev/null; then
     python3 - out $cases <<'END' || fail 'the JSON is not as it should be'
 import json, sys
@@ -68,7 +69,7 @@ for line in lines:
     for name in ("value", "limit", "ratio"):
         assert isinstance(line[name], float), (name, line)
     assert isinstance(line["unit"], str) and line["threads"] >= 1, line
-    # What is said of files was measured with files.
+    # A case of files measured files: all chunks are in storage.
     if line["case"].startswith("file.") or line["case"] == "engine.store_file":
         assert line["storage_bytes"] >= line["chunks"] * line["chunk_bytes"] > 0, line
 END
