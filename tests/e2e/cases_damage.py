@@ -13,7 +13,7 @@ from place import Skipped, check, in_parallel
 
 @e2e
 def kill_while_storing(place):
-    """SIGKILL of the server while it stores: what is found is right."""
+    """SIGKILL of the server during stores: a restarted server gives the right answers."""
     prompts, left, n_amid, was_amid = [], [], 0, False
     steps = "--max-num-batched-tokens", "512"
     while True:
@@ -63,7 +63,7 @@ def kill_amid(place, server, prompt):
 
 
 def check_against_references(place, server, prompts):
-    """Each prompt, whatever of it is found, against a run that finds nothing."""
+    """Compare each prompt's answer, whole or partial hit, with an answer without hits."""
     for prompt in prompts:
         salt = "%x" % place.random.getrandbits(64)
         answer = server.complete(prompt)

@@ -14,8 +14,8 @@ from client import Client, path as path_of  # noqa: E402
 
 
 class Spoiler:
-    """Another program in the bucket: it deletes one object after the other, or writes
-    wrong bytes over it, with and without what tells of the right ones."""
+    """Another program in the bucket: deletes objects or overwrites objects with wrong bytes,
+    with and without the metadata of the right bytes."""
 
     def __init__(self, place, bucket):
         self.random = place.random

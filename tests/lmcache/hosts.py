@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for the loopback that only this process and its children know."""
+"""Host names for the loopback, valid only in this process and the process's children."""
 import os
 import shutil
 import socket

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What LMCache's GDS back end asks of a GPU's libraries, over host memory: the copy
-between the device and a mapped file, and the Python module cufile.  Nothing that names,
-frames, publishes or reads files is replaced."""
+"""Replacements, over host memory, for the GPU libraries of LMCache's GDS back end: the copy
+between the device and a mapped file, and the Python module cufile.  LMCache's code that
+names, frames, publishes and reads files is unchanged."""
 import ctypes
 import os
 import sys
@@ -17,7 +17,7 @@ def copy(to, from_, n_bytes, kind):
 
 
 class CuFile:
-    """A file that is opened for one transfer."""
+    """A file opened for one transfer."""
 
     def __init__(self, path, mode, use_direct_io=False):
         self.path = path

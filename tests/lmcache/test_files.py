@@ -73,7 +73,7 @@ class WhatLMCacheWrites(OnFs):
         self.assertEqual(self.kvtier(other).lookup(tokens), 0)
 
     def test_of_another_geometry_is_a_miss_that_stays(self):
-        """Two models of one name, whose chunks have one length."""
+        """Two models with equal names and chunk lengths."""
         for other in OTHERS:
             self.assertEqual(other.chunk_bytes, SMALL.chunk_bytes)
             for found_before in (False, True):
@@ -227,7 +227,7 @@ class PartialChunks(OnFs):
 
 class Together(OnFs):
     def test_both_write_and_read_the_same_chunks_at_once(self):
-        """KV of one prompt is the same whoever computed it."""
+        """The KV of a prompt does not depend on the program that computed the KV."""
         kvtier, lmcache = self.kvtier(), self.lmcache()
         prompts = []
         for i in range(20):
@@ -352,7 +352,7 @@ class Damaged(OnFs):
         os.truncate(path, to)
 
     def test_a_file_of_lmcache_cut_to_fewer_tokens_is_a_miss(self):
-        """LMCache takes it for a shorter chunk: its length is all it knows."""
+        """LMCache reads the file as a shorter chunk: LMCache checks only the length."""
         for part in (2, 4, 16):
             tokens, chunks = self.tokens(SMALL, 3), self.chunks(SMALL, 3)
             keys = theirs.keys(SMALL, tokens)

@@ -164,7 +164,7 @@ class WhatLMCacheWrites(OnGds):
         self.assertEqual({name + METADATA for name in data}, set(about))
 
     def test_is_found_without_its_metadata(self):
-        """Which LMCache itself does not see any more."""
+        """LMCache no longer finds such a file."""
         tokens, keys, chunks, paths = self.stored()
         os.unlink(paths[1] + METADATA)
         lmcache = self.lmcache()
@@ -209,7 +209,7 @@ class WhatKvtierWrites(OnGds):
                 self.check(dataclasses.replace(SMALL, model=model))
 
     def test_is_not_stored_under_names_too_long_for_a_file(self):
-        """That of the data would do, the one of its metadata not."""
+        """The name of the data would fit; the name of the metadata would not."""
         geometry = dataclasses.replace(SMALL, model="x" * 190)
         tokens, kvtier = self.tokens(SMALL, 3), self.kvtier(geometry)
         kvtier.store(tokens, 1)
@@ -394,7 +394,7 @@ class Together(OnGds):
         self.assertEqual(kvtier.counters()["load_corrupt"], 0)
 
     def test_what_lmcache_leaves_when_it_is_killed_is_nothing_to_kvtier(self):
-        """It names temporary files after their final names."""
+        """LMCache derives the names of temporary files from the final names."""
         tokens, keys, chunks, paths = self.stored()
         unfinished = [paths[1] + ".tmp0123abcd", paths[1] + METADATA + ".tmp0123abcd",
                       paths[2] + METADATA + ".tmp4567cdef"]
@@ -408,7 +408,7 @@ class Together(OnGds):
         self.gone(unfinished)
 
     def test_metadata_without_data_is_a_miss_and_goes(self):
-        """LMCache promises such a chunk and then has none."""
+        """LMCache promises such a chunk, but cannot load the chunk."""
         tokens, keys, chunks, paths = self.stored()
         os.unlink(paths[1])
         lmcache = self.lmcache()
@@ -421,13 +421,13 @@ class Together(OnGds):
         self.assertEqual(lmcache.contains(keys), [True, False, True])
 
     def pass_time(self, paths, seconds):
-        """These were written so long ago, and kvtier starts without its index."""
+        """Set the files' times to `seconds` ago, and start kvtier without an index."""
         for path in paths:
             os.utime(path, times=(time.time() - seconds,) * 2)
         shutil.rmtree(self.folder + "/.kvtier", ignore_errors=True)
 
     def gone(self, paths):
-        """Wait for the scan that a lookup does not wait for."""
+        """Wait for the end of the background scan, which deletes the files."""
         deadline = time.monotonic() + theirs.TIMEOUT_S
         while any(map(os.path.exists, paths)):
             self.assertLess(time.monotonic(), deadline)

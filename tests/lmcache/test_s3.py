@@ -28,13 +28,13 @@ from client import Client, path as path_of  # noqa: E402
 # LMCache stores no chunk that does not fill whole pages of its pool.
 SMALL = dataclasses.replace(geometry.SMALL, layers=4, head_size=32)
 MLA = dataclasses.replace(geometry.MLA, layers=4, head_size=64)
-# 10 MiB: it stores that in parts and reads it in ranges.
+# 10 MiB: LMCache stores such a chunk in parts and reads the chunk in ranges.
 HUGE = dataclasses.replace(geometry.LARGE, layers=40)
 FORMS = [SMALL, MLA, geometry.LARGE, HUGE]
 
 
 def name_of(key):
-    """The object's name that LMCache gives a key."""
+    """Return LMCache's object name for a key."""
     return key.to_string().replace("/", "_")
 
 
@@ -125,7 +125,7 @@ class WhatLMCacheStores(Case):
         self.check_same(self.kvtier().get(tokens), chunks[:1])
 
     def test_is_replaced_where_kvtier_has_the_same_tokens(self):
-        """Its bytes are nobody's: what kvtier stores is verified from then on."""
+        """LMCache's object is unverified; kvtier's object replaces it and is verified."""
         tokens, _ = self.stored_by_lmcache()
         writer = self.kvtier(refuse_unverified="true")
         chunks = writer.store(tokens, 1)
@@ -163,7 +163,7 @@ class WhatKvtierStores(Case):
         self.assertEqual(reader.counters()["unverified_chunks"], 0)
 
     def test_may_be_written_over_by_lmcache(self):
-        """What was promised is a miss then; asked for again, it is LMCache's."""
+        """A promised chunk is then a miss; the next lookup finds LMCache's chunk."""
         tokens = self.tokens(SMALL, 2)
         writer = self.kvtier()
         writer.store(tokens, 1)

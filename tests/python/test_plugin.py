@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose name LMCacheConnectorV1 is."""
+"""The plugin registers the name LMCacheConnectorV1 for kvtier, or leaves it to LMCache."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second connector for MultiConnector: it has the KV of some prompts, as another
-engine would that computes them, and loads it asynchronously."""
+"""A second connector for MultiConnector: holds the KV of some prompts, like another engine,
+and loads the KV asynchronously."""
 
 import dataclasses
 
