@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin registers the name LMCacheConnectorV1 for kvtier, or leaves it to LMCache."""
+"""The plug-in registers KVTierConnector, and LMCacheConnectorV1 for kvtier or LMCache."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,76 @@ for case, has_lmcache, replace in (("without", 0, ""), ("with", 1, ""), ("wanted
 
     def test_unless_the_user_wants_kvtier(self):
         self.assertIn("kvtier", self.said["wanted"][0])
+
+
+@unittest.skipUnless(fake.HAVE_VLLM, "vLLM is not installed")
+class EntryPoint(unittest.TestCase):
+    """vLLM itself registers KVTierConnector in each kind of process."""
+
+    # A forked child for each kind calls vLLM's first step of that kind.  The engine core and
+    # the worker fail after that step because they get no real configuration.
+    CODE = """
+import os
+from unittest import mock
+from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
+from vllm.engine.arg_utils import EngineArgs
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.worker.worker_base import WorkerWrapperBase
+def front_end():
+    EngineArgs(model="none")
+def engine_core():
+    EngineCore(None, None, False)
+def worker():
+    WorkerWrapperBase.init_worker(mock.MagicMock(rpc_rank=0, global_rank=0),
+                                  [{"vllm_config": mock.MagicMock()}])
+def transfer(name="KVTierConnector", **more):
+    return KVTransferConfig(kv_connector=name, kv_role="kv_both", **more)
+for kind in front_end, engine_core, worker:
+    child = os.fork()
+    if child == 0:
+        print("before", "KVTierConnector" in KVConnectorFactory._registry)
+        try:
+            kind()
+        except Exception as e:
+            print("stopped by", repr(e))
+        path = transfer(kv_connector_module_path="kvtier.connector")
+        multi = transfer("MultiConnector", kv_connector_extra_config={"connectors": [
+            {"kv_connector": "KVTierConnector", "kv_role": "kv_both"}]})
+        config = mock.MagicMock(kv_transfer_config=multi)
+        name = KVConnectorFactory.get_connector_class(transfer())
+        found = [KVConnectorFactory.get_connector_class(path),
+                 KVConnectorFactory.get_connector_class_by_name("KVTierConnector"),
+                 *(c for c, _ in MultiConnector._get_connector_classes_and_configs(config))]
+        print(kind.__name__, name.__module__, name.__name__, [c is name for c in found],
+              flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+    def test_name_is_enough_in_each_process(self):
+        package = os.path.dirname(os.path.dirname(plugin.__file__))
+        with open(os.path.join(os.path.dirname(__file__), "..", "..",
+                               "pyproject.toml")) as file:
+            group, name, value = re.search(
+                r'^\[project\.entry-points\."(.*)"\]\n(\w+) = "(.*)"', file.read(),
+                re.M).groups()
+        with tempfile.TemporaryDirectory() as folder:
+            about = os.path.join(folder, "kvtier-0.1.0.dist-info")
+            os.mkdir(about)
+            with open(os.path.join(about, "METADATA"), "w") as file:
+                file.write("Metadata-Version: 2.1\nName: kvtier\nVersion: 0.1.0\n")
+            with open(os.path.join(about, "entry_points.txt"), "w") as file:
+                file.write(f"[{group}]\n{name} = {value}\n")
+            env = dict(os.environ, PYTHONPATH=os.pathsep.join((package, folder)))
+            env.pop("VLLM_PLUGINS", None)
+            said = subprocess.run([sys.executable, "-c", self.CODE], env=env, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+        for kind in "front_end", "engine_core", "worker":
+            self.assertIn(f"{kind} kvtier.connector KVTierConnector [True, True, True]\n",
+                          said)
+        self.assertEqual(said.count("before False\n"), 3, said)
 
 
 if __name__ == "__main__":
