@@ -46,6 +46,10 @@ lmcache: all
 s3: all
 	python3 tests/s3/run.py
 
+# The wheel: build, check, install into an environment without a compiler, use.
+wheel-test:
+	python3 tests/package/run.py wheel
+
 mutants:
 	scripts/mutants
 
@@ -67,4 +71,4 @@ clean:
 	rm -rf $(BUILD)
 
 .PHONY: all bench bench-vllm crash demo programs test test-all test-aarch64 vllm-versions e2e \
-    lmcache s3 mutants soak install clean
+    lmcache s3 wheel-test mutants soak install clean

@@ -63,6 +63,9 @@ def parse_arguments():
     parser.add_argument("--no-vllm", action="store_true",
                         help="no vLLM: replay a trace of requests through "
                         "kvtier alone")
+    parser.add_argument("--wheel", action="store_true",
+                        help="build kvtier's wheel, install the wheel without a compiler, "
+                        "and run kvtier doctor; only --json counts besides")
     parser.add_argument("--kv-transfer-config", metavar="JSON",
                         type=json.loads,
                         help="use another connector than kvtier's")

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """KVTierConnector: vLLM's KV cache kept outside vLLM by kvtier.
 
-    --kv-transfer-config '{"kv_connector": "KVTierConnector",
-                           "kv_connector_module_path": "kvtier.connector",
-                           "kv_role": "kv_both"}'
+    --kv-transfer-config '{"kv_connector": "KVTierConnector", "kv_role": "kv_both"}'
+
+An installed kvtier registers the name (plugin.py).  With a kvtier that is only on PYTHONPATH,
+"kv_connector_module_path": "kvtier.connector" is needed beside the name.
 
 vLLM creates one object in the scheduler's process and one object in each worker's process;
 the class forwards each call to its half (vllm_scheduler, vllm_worker).  Supports vLLM 0.28

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Build the packages, install them apart from this machine, and use them.
+
+wheel  ./demo.sh --wheel: scripts/make-wheel, a virtual environment without a compiler
+
+Last line: N passed, N failed, N skipped.
+"""
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TESTS = {"wheel": ["sh", "-c", "scripts/wheel-env || exit 77; ./demo.sh --wheel"]}
+SKIP = 77
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", metavar="TEST", nargs="*", default=list(TESTS),
+                        choices=list(TESTS), help="wheel (all)")
+    counts = {"ok": 0, "FAILED": 0, "skipped": 0}
+    for name in parser.parse_args().tests:
+        start = time.time()
+        done = subprocess.run(TESTS[name], cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT)
+        word = {0: "ok", SKIP: "skipped"}.get(done.returncode, "FAILED")
+        counts[word] += 1
+        print(f"{word:8} package/{name} ({time.time() - start:.1f} s)")
+        print(done.stdout, end="", flush=True)
+    print("{ok} passed, {FAILED} failed, {skipped} skipped".format(**counts))
+    return 1 if counts["FAILED"] or not counts["ok"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
