@@ -446,7 +446,6 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
     else if (c.unsummed)
         set_verified(store->memory, &seen, c.slot.payload);
     kvt__pool_release(store->memory->pool, &c.slot);
-    req->unsummed = false;
     req->verified = !(seen.flags & KVT__TABLE_FOREIGN);
     return err ? -ENOENT : 0;
 }

@@ -292,8 +292,7 @@ kvt_store_poll(struct kvt_store *store, struct kvt_op **done, size_t max)
     }
     if (!store->first_done) {
         store->last_done = &store->first_done;
-        if (read(store->eventfd, &ignored, sizeof ignored) < 0)
-            ignored = 0; /* the counter was 0 */
+        (void)!read(store->eventfd, &ignored, sizeof ignored); /* -EAGAIN: the counter was 0 */
     }
     pthread_mutex_unlock(&store->lock);
     return n;

@@ -300,8 +300,8 @@ walk(struct listing *l, const char *path, int n_levels)
     bool lacks_names = names && ferror(names);
     if ((names && fclose(names)) || lacks_names)
         err = -ENOMEM;
-    if (names && !err)
-        err = list_entries(&p, text);
+    if (!err)
+        err = list_entries(&p, text); /* no entries if read_dir() has listed them */
     if (err)
         keep_error(l, err, &l->t->dirs[0], path);
     free(text);

@@ -293,8 +293,7 @@ kvt__file_makes_room(const struct kvt__tier *tier, const struct kvt__object *gon
     char name[KVT__FILE_NAME_BYTES];
     struct stat room, file;
 
-    if (t->n_dirs == 1)
-        return true;
+    assert(t->n_dirs > 1);
     if (fstat(kvt__nth_dir(t, o, 0)->fd, &room) < 0 ||
         kvt__layout_name(t->layout, gone->key, &gone->hash, name, sizeof name))
         return false;

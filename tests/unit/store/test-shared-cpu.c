@@ -160,6 +160,8 @@ a_put_by_key_into_memory_alone_replaces_the_chunk(void **state)
     assert_memory_equal(buf, "new", 3);
     assert_int_equal(op.found & KVT_FOUND_CHECKED, 0); /* shared host memory stores no checksums */
     assert_int_equal(op.found & KVT_FOUND_ID, KVT_FOUND_ID);
+    for (unsigned i = 0; i < 1100; i++) /* more reads than a process has pins */
+        assert_int_equal(kvt_store_run(store, &op), 0);
     op.kind = KVT_OP_DELETE;
     assert_int_equal(kvt_store_run(store, &op), 0);
     struct kvt__name name = { .digest = kvt__table_digest(s->e.space.text),
