@@ -64,6 +64,19 @@ y_of(const struct chart *c, double y)
     return TOP + HEIGHT - (c->high_y > 0 ? y / c->high_y : 0) * HEIGHT;
 }
 
+/* Return the smallest of 1, 2, 2.5 and 5 times a power of ten that is at least x. */
+static double
+round_up(double x)
+{
+    static const double steps[] = { 1, 2, 2.5, 5 };
+    double power = x > 0 ? pow(10, floor(log10(x))) : 1;
+
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++)
+        if (x <= steps[i] * power)
+            return steps[i] * power;
+    return 10 * power;
+}
+
 static void
 begin_chart(struct chart *c, const char *title, const char *x_name, const char *y_name)
 {
@@ -74,8 +87,9 @@ begin_chart(struct chart *c, const char *title, const char *x_name, const char *
         double value = c->high_y * i / N_TICKS, y = y_of(c, value);
 
         fprintf(c->out, "<line class=\"grid\" x1=\"%g\" x2=\"%g\" y1=\"%.1f\" y2=\"%.1f\"/>"
-                "<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%.4g</text>\n", LEFT,
-                LEFT + WIDTH, y, y, LEFT - 6, y + 4, value);
+                "<text x=\"%g\" y=\"%.1f\" text-anchor=\"end\">%g%s</text>\n", LEFT,
+                LEFT + WIDTH, y, y, LEFT - 6, y + 4, value >= 1e4 ? value / 1e3 : value,
+                value >= 1e4 ? "k" : "");
     }
     fprintf(c->out, "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\">%s</text>"
             "<text transform=\"translate(12 %g) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
@@ -129,6 +143,7 @@ plot_rates(FILE *out, const struct bench_row *rows, size_t n, bool bytes)
         if (is_shown(&rows[i], bytes))
             c.high_y = fmax(c.high_y, value_of(&rows[i], bytes));
     }
+    c.high_y = N_TICKS * round_up(c.high_y / N_TICKS);
     begin_chart(&c, bytes ? "Throughput" : "Lookups and deletes", "concurrency",
                 bytes ? "MB/s" : "operations/s");
     for (size_t i = 0; i < n; i += BENCH_N_STEPS)
