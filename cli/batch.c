@@ -71,7 +71,8 @@ struct batch {
     size_t n_free, n_started, n_done;
 };
 
-/* Start requests while chunks are left.  0 or -errno. */
+/* Start requests until all ops are in use or all chunks have a request.  Return 0 or a negative
+ * errno. */
 static int
 start(struct batch *b)
 {
@@ -95,7 +96,7 @@ start(struct batch *b)
     return err;
 }
 
-/* Wait for a completed request. */
+/* Wait at most 1 s for completed requests and call fn for each completed request. */
 static void
 take(struct batch *b, cli_chunk_fn fn, void *ctx)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The page of kvtier bench --html: plots as inline SVG and a table, without script, style sheet
- * or image of another file, so that the page works without a network. */
+ * The page of kvtier bench --html: plots as inline SVG and a table.  The page refers to no other
+ * file, so the page works without a network. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #define WIDTH 400.0
 #define HEIGHT 190.0
 #define N_TICKS 4
-#define N_POINTS 48 /* of a latency curve */
+#define N_POINTS 48 /* points of a latency curve */
 
 static const char *const colours[BENCH_N_STEPS] = { "#c2410c", "#6d28d9", "#0369a1", "#4d7c0f" };
 
@@ -122,8 +122,8 @@ value_of(const struct bench_row *row, bool bytes)
     return row->seconds > 0 ? (double)row->n_done / row->seconds : 0;
 }
 
-/* Return true if a chart of rates shows the step: a chart of bytes shows reads and writes, a
- * chart of operations shows the other steps. */
+/* Return true if a chart of rates shows the row's step: a chart of bytes shows writes and reads, a
+ * chart of operations shows lookups and deletes. */
 static bool
 is_shown(const struct bench_row *row, bool bytes)
 {
@@ -165,7 +165,8 @@ plot_rates(FILE *out, const struct bench_row *rows, size_t n, bool bytes)
     end_chart(&c, shown);
 }
 
-/* Plot the distribution of latencies of the steps at one concurrency. */
+/* Plot the distribution of the latencies of each step at a concurrency.  rows: BENCH_N_STEPS
+ * rows. */
 static void
 plot_latency(FILE *out, const struct bench_row *rows)
 {
@@ -255,7 +256,8 @@ static const char head[] =
     "td:first-child,th:first-child{text-align:left}\n"
     "</style>\n<h1>kvtier bench</h1>\n";
 
-/* The rows of one tier follow each other. */
+/* Return the number of leading rows that belong to the tier of rows[0].  The rows of a tier are
+ * adjacent. */
 static size_t
 n_rows_of_tier(const struct bench_row *rows, size_t n)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A measurement of kvtier bench: operations on chunks of one tier, a number of them at a time. */
+ * A measurement of kvtier bench: operations on chunks of a tier at a given concurrency. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -14,7 +14,7 @@
 #include "bench.h"
 #include "common.h"
 
-#define STAMP_BYTES 4096 /* the distance of stamps in a payload */
+#define STAMP_BYTES 4096 /* distance from a stamp to the next stamp in a payload */
 
 static volatile sig_atomic_t interrupted;
 
@@ -92,7 +92,7 @@ cpu_now(void)
 
 /* ------------------------------------------------------------------ operations */
 
-/* An operation in progress, with memory of its own. */
+/* An operation in progress and the operation's payload. */
 struct slot {
     struct kvt_op op;
     char key[128];
@@ -108,8 +108,8 @@ struct measurement {
     unsigned concurrency;
     uint64_t run;          /* random: makes the keys of this process unique */
     struct slot *slots;
-    unsigned char *memory; /* of all slots */
-    bool *written;         /* n_chunks: the chunk was written and not deleted */
+    unsigned char *memory; /* payloads of all slots */
+    bool *written;         /* for each of n_chunks chunks: the chunk exists in the tier */
 };
 
 static void
@@ -118,7 +118,7 @@ spell_key(const struct measurement *m, uint64_t chunk, char out[128])
     snprintf(out, 128, "kvtier-bench@1@0@%08" PRIx64 "%08" PRIx64 "@bfloat16", m->run, chunk);
 }
 
-/* Make the payload of a chunk differ from the payloads of all other chunks. */
+/* Write the run and the chunk's number into the payload, so that no two chunks are equal. */
 static void
 stamp(const struct measurement *m, struct slot *s)
 {
@@ -146,7 +146,7 @@ prepare(const struct measurement *m, struct slot *s, enum bench_step step, uint6
         stamp(m, s);
 }
 
-/* Note the result of an operation. */
+/* Record the result of a completed operation in m and row. */
 static void
 end_operation(struct measurement *m, const struct slot *s, enum bench_step step,
               struct bench_row *row)
@@ -167,7 +167,8 @@ end_operation(struct measurement *m, const struct slot *s, enum bench_step step,
     }
 }
 
-/* Return the first chunk from `chunk` on that the step has to do. */
+/* Return the lowest number from `chunk` on of a chunk that the step handles: a write handles all
+ * chunks, the other steps handle only written chunks.  n_chunks: no chunk is left. */
 static uint64_t
 next_chunk(const struct measurement *m, enum bench_step step, uint64_t chunk)
 {
@@ -176,7 +177,8 @@ next_chunk(const struct measurement *m, enum bench_step step, uint64_t chunk)
     return chunk;
 }
 
-/* Do a step for all chunks.  After an interrupt only deletes go on.  0 or -errno. */
+/* Run a step for all chunks.  After an interrupt only deletes continue.  Return 0, or a negative
+ * errno if a request could not be started; all started requests have completed. */
 static int
 run_step(struct measurement *m, enum bench_step step, struct bench_row *row)
 {
@@ -224,7 +226,7 @@ compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Do a step and measure the step. */
+/* Run a step and fill the row.  Return 0 or a negative errno, as run_step() does. */
 static int
 measure_step(struct measurement *m, enum bench_step step, struct bench_row *row)
 {
@@ -240,7 +242,7 @@ measure_step(struct measurement *m, enum bench_step step, struct bench_row *row)
 
 /* ------------------------------------------------------------------ memory */
 
-/* Random bytes: storage that compresses or deduplicates stores the whole payload. */
+/* Fill the memory with random bytes, which storage can neither compress nor deduplicate. */
 static void
 fill_random(unsigned char *memory, size_t bytes)
 {
@@ -278,7 +280,8 @@ allocate(struct measurement *m, struct bench_row *rows)
     return 0;
 }
 
-/* The hash of a key text does not begin with 0. */
+/* Return a random number for the keys of this process.  The highest bit is set because the hash
+ * of a key text must not begin with 0. */
 static uint64_t
 random_run(void)
 {

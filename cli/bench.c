@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier bench: measures the configured storage. */
+ * kvtier bench: measure the configured storage. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct arguments {
     const char *concurrency, *tier, *html;
 };
 
-/* Read "1,4,16". */
+/* Parse a list of concurrencies such as "1,4,16".  Return 0 or CLI_USAGE. */
 static int
 read_concurrency(const char *text, struct bench_plan *plan)
 {
@@ -64,7 +64,8 @@ parse(int argc, char **argv, struct arguments *a)
 
 /* ------------------------------------------------------------------ tiers */
 
-/* Return true if all chunks of a measurement fit the tier's limit without an eviction. */
+/* Return true if all chunks of a measurement fit in the tier without an eviction; else print an
+ * error. */
 static bool
 has_room(const struct kvt_tier_info *t, const struct bench_plan *plan)
 {
@@ -85,7 +86,7 @@ struct result {
     size_t n;
 };
 
-/* Return the exit code of the failures in the rows. */
+/* Print the rows of a measurement.  Return the highest exit code of the failures in the rows. */
 static int
 report(const struct arguments *a, const struct bench_row *rows)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the files of `kvtier bench` share: the plan, a measurement, the reports. */
+ * The plan, the rows and the reports of `kvtier bench`. */
 #ifndef KVT_CLI_BENCH_H
 #define KVT_CLI_BENCH_H
 
@@ -11,7 +11,7 @@
 
 #include "kvtier.h"
 
-#define BENCH_MAX_LEVELS 16 /* of concurrency */
+#define BENCH_MAX_LEVELS 16 /* levels of concurrency */
 #define BENCH_MAX_CONCURRENCY 1024
 
 enum bench_step { BENCH_WRITE, BENCH_EXISTS, BENCH_READ, BENCH_DELETE, BENCH_N_STEPS };
@@ -19,15 +19,15 @@ enum bench_step { BENCH_WRITE, BENCH_EXISTS, BENCH_READ, BENCH_DELETE, BENCH_N_S
 /* Return "write", "exists", "read" or "delete". */
 const char *bench_step_name(enum bench_step step);
 
-/* The plan of all tiers. */
+/* The measurements that bench makes in each tier. */
 struct bench_plan {
     uint64_t chunk_bytes;
-    uint64_t n_chunks; /* of each measurement */
+    uint64_t n_chunks; /* chunks of each measurement */
     unsigned concurrency[BENCH_MAX_LEVELS];
     size_t n_levels;
 };
 
-/* A measurement: a step of all chunks in a tier at a concurrency. */
+/* The result of a step for all chunks in a tier at a concurrency. */
 struct bench_row {
     struct kvt_tier_info tier;
     uint64_t chunk_bytes;
@@ -35,31 +35,34 @@ struct bench_row {
     unsigned concurrency;
     uint64_t n_done, n_failed; /* operations */
     double seconds, cpu_seconds;
-    double *latency_ms; /* of the operations without failure, ascending; n_done values */
-    int status;         /* of the first failed operation, or 0 */
+    double *latency_ms; /* latencies of the successful operations, ascending; n_done values */
+    int status;         /* status of the first failed operation; 0: no operation failed */
     char why[320];      /* sentence of the first failed operation */
 };
 
-/* Measure tier number `tier` of the store at one concurrency: write, look up, read and delete
+/* Measure tier number `tier` of the store at a concurrency: write, look up, read and delete
  * n_chunks chunks.  rows: BENCH_N_STEPS rows, which the caller frees with bench_row_free() also
- * after an error.  All written chunks are deleted, also after a failure or an interrupt.  0, or an
- * exit code after printing the reason; failed operations are counted in the rows. */
+ * after an error.  The written chunks are deleted, also after a failure or an interrupt.  Return 0,
+ * or an exit code after printing the error; failed operations are no error and are counted in the
+ * rows.  Blocks. */
 int bench_measure(struct kvt_store *store, size_t tier, const struct bench_plan *plan,
                   unsigned concurrency, struct bench_row *rows);
 
+/* Free the latencies of a row.  The row itself belongs to the caller. */
 void bench_row_free(struct bench_row *row);
 
-/* Return the latency that a share of the operations does not exceed; 0 without operations. */
+/* Return the latency in ms that a share (0 to 1) of the successful operations does not exceed; 0
+ * if no operation succeeded. */
 double bench_percentile(const struct bench_row *row, double share);
 
-/* Return bytes a second; 0 without operations.  Meaningful for write and read. */
+/* Return the payload bytes per second of a write or read row; 0 if no operation succeeded. */
 double bench_rate(const struct bench_row *row);
 
-/* Return true after SIGINT or SIGTERM. */
+/* Return true if SIGINT or SIGTERM has arrived after bench_catch_interrupts(). */
 bool bench_interrupted(void);
 void bench_catch_interrupts(void);
 
-/* Print a row for people, and as a line of JSON. */
+/* Print the head of the table and a row of the table, or a row as a line of JSON. */
 void bench_print_head(void);
 void bench_print_row(const struct bench_row *row);
 void bench_print_json(const struct bench_row *row);

@@ -73,7 +73,8 @@ clear_shared(const struct cli_common *c)
     return code;
 }
 
-/* Read an age such as 12h.  Return the number of seconds, or 0 if the text is no age. */
+/* Parse an age such as 12h.  Return the seconds, or 0 if the text is no age or the age exceeds
+ * MOST_DAYS. */
 static int64_t
 read_age(const char *text)
 {

@@ -1,50 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the subcommands of kvtier share.  Each is one file that defines one
- * struct cli_command and one line in commands.def. */
+ * Declarations for all subcommands of kvtier.  A subcommand is a file that defines a struct
+ * cli_command, and a line in commands.def. */
 #ifndef KVT_CLI_H
 #define KVT_CLI_H
 
 /* Exit codes. */
 enum {
     CLI_DONE = 0,
-    CLI_NO = 1,          /* done, but the answer is no: missing, corrupt, failed */
-    CLI_USAGE = 2,       /* usage or configuration */
-    CLI_ENVIRONMENT = 3, /* unreachable, no permission, full */
+    CLI_NO = 1,          /* the command ran: a chunk is missing or corrupt, or a check failed */
+    CLI_USAGE = 2,       /* the arguments or the configuration are wrong */
+    CLI_ENVIRONMENT = 3, /* storage is unreachable or full, or a permission is missing */
 };
 
 struct cli_command {
     const char *name;
-    const char *usage;   /* what follows the name, one form a line */
-    const char *summary; /* one line without a full stop */
-    const char *help;    /* all that `kvtier NAME --help` says after the usage */
-    const char *no;      /* the meaning of exit code 1, without a full stop */
-    int (*run)(int argc, char **argv); /* argv[0] is the name; an exit code */
+    const char *usage;   /* arguments after the name; each line is a form of the command */
+    const char *summary; /* a line for `kvtier --help`, without a full stop */
+    const char *help;    /* text of `kvtier NAME --help` between usage and exit code 1 */
+    const char *no;      /* meaning of exit code 1, without a full stop */
+    int (*run)(int argc, char **argv); /* argv[0] is the name; returns an exit code */
 };
 
 #define KVT_COMMAND(name) extern const struct cli_command cli_##name;
 #include "commands.def"
 #undef KVT_COMMAND
 
-/* Print the command's help to the standard output; returns CLI_DONE. */
+/* Print the command's help to the standard output.  Return CLI_DONE. */
 int cli_help(const struct cli_command *command);
 
-/* Print an error in the arguments by cli_error(), without JSON also the usage.  Return
- * CLI_USAGE. */
+/* Print an error in the arguments with cli_error(), and without --json also the usage.  The text
+ * has no full stop.  Return CLI_USAGE. */
 int cli_usage(const struct cli_command *command, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Make cli_error() print JSON. */
+/* Make later calls of cli_error() print JSON. */
 void cli_answer_in_json(void);
 
-/* Print an error and return code.  The error is one line on the standard error; after
+/* Print an error and return code.  The error is a line on the standard error; after
  * cli_answer_in_json() the error is a JSON object {"error": "..."} on the standard output. */
 int cli_error(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Return the exit code for the status of a request or of a call. */
+/* Return the exit code for the status of a request or of a call: 0 or a negative errno. */
 int cli_code(int status);
 
-/* Print kvt_last_error() by cli_error() and return cli_code(err). */
+/* Print kvt_last_error() with cli_error().  err: a negative errno.  Return cli_code(err). */
 int cli_fail(int err);
 
 #endif

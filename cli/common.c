@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OWN 256 /* the first own option, above all characters */
+#define OWN 256 /* getopt value of the command's first own option, above all characters */
 
-/* Read the value of one of the command's own options.  0 or CLI_USAGE. */
+/* Parse the value of an own option of the command.  Return 0 or CLI_USAGE. */
 static int
 take_own(const struct cli_command *command, const struct cli_option *own, const char *text)
 {
@@ -95,7 +95,8 @@ cli_open_store(const struct cli_common *common, struct kvt_store **out)
     kvt_config_free(config);
     if (!err)
         return 0;
-    /* A missing directory or bucket is no missing chunk. */
+    /* Do not use cli_code(): here -ENOENT is a missing directory or bucket, not a missing
+     * chunk. */
     return cli_error(err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT, "%s", kvt_last_error());
 }
 

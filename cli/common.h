@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the subcommands that work on a store share: their options, the store
- * itself, progress. */
+ * Options, store, results and progress of the subcommands that work on a store. */
 #ifndef KVT_CLI_COMMON_H
 #define KVT_CLI_COMMON_H
 
@@ -16,13 +15,14 @@
 
 #define CLI_MAX_SETTINGS 16
 
+/* The parsed arguments of a subcommand.  All texts belong to argv. */
 struct cli_common {
-    const char *config_file;
-    const char *settings[CLI_MAX_SETTINGS + 1];
+    const char *config_file;                    /* NULL: no --config */
+    const char *settings[CLI_MAX_SETTINGS + 1]; /* "key=value", NULL-terminated */
     size_t n_settings;
     bool json;
     int n_args;
-    char **args; /* what is no option */
+    char **args; /* arguments after the options */
 };
 
 #define CLI_COMMON_HELP \
@@ -30,46 +30,52 @@ struct cli_common {
     "  --set KEY=VALUE  one setting laid over it, e.g. remote_url=fs:///var/cache/kv\n" \
     "  --json           print JSON\n"
 
-/* An option of a command: a flag, a whole number from 1 to most, or a text. */
+/* An option of a command.  Exactly one of flag, number and text is set: the destination. */
 struct cli_option {
-    const char *name; /* without the dashes; NULL ends a list */
+    const char *name; /* without the dashes; NULL: the end of the list */
     bool *flag;
     uint64_t *number;
-    uint64_t most;
+    uint64_t most; /* the number is a whole number from 1 to most */
     const char **text;
 };
 
-#define CLI_MAX_OPTIONS 8 /* of a command, without the common options */
+#define CLI_MAX_OPTIONS 8 /* options of a command, without the common options */
 
-/* Parse --config, --set, --json and the command's own options.  argv[0] is skipped.
- * own: at most CLI_MAX_OPTIONS options, or NULL.  max_args < 0: any number of arguments.
- * Return 0 or CLI_USAGE; then the reason was printed. */
+/* Parse --config, --set, --json and the command's own options.  argv[0] is skipped; argv may be
+ * reordered.  own: at most CLI_MAX_OPTIONS options, or NULL.  max_args < 0: any number of
+ * arguments.  Return 0, or CLI_USAGE after printing the error. */
 int cli_parse(const struct cli_command *command, int argc, char **argv,
               const struct cli_option *own, int min_args, int max_args,
               struct cli_common *out);
 
-/* Tell how an operation on one chunk ended: on the standard error why it failed, with
- * --json one object a chunk on the standard output.  Its exit code. */
+/* Report a completed operation on a chunk and return the operation's exit code.  Without --json, a
+ * failure is printed to the standard error; with --json, each result is printed to the standard
+ * output as an object. */
 int cli_tell(const struct cli_common *common, const struct kvt_op *op);
 
-/* Open the configured store.  0 or an exit code, after saying why. */
+/* Open the configured store.  Return 0, or an exit code after printing the error.  The caller
+ * closes *out with kvt_store_close().  Blocks. */
 int cli_open_store(const struct cli_common *common, struct kvt_store **out);
 
-/* Return the text as a JSON string.  In a text that is not UTF-8 each byte above 127 becomes
- * '?'. */
+/* Return the text as a new JSON string.  If the text is not UTF-8, each byte above 127 becomes
+ * '?'.  If the allocation fails, the result is a JSON null. */
 json_t *cli_json_text(const char *text);
 
-/* Print the object as one line and release the object. */
+/* Print the object as a line and release the caller's reference to the object. */
 void cli_print_json(json_t *object);
 
-/* Hex digits of an identity. */
+/* Write the identity as 32 hex digits to out. */
 void cli_id_text(const uint8_t id[16], char out[33]);
 
-/* "12.3 MB" */
+/* Write the size as a text such as "12.3 MB" to out.  Return out. */
 const char *cli_size_text(uint64_t bytes, char out[24]);
 
-/* A line on a terminal that says how far it is; total 0: not known. */
+/* Print a progress line to the standard error if the standard error is a terminal: at most once a
+ * second, and when done is total.  what: the word before the counts.  total 0: the total is
+ * unknown. */
 void cli_progress(const char *what, uint64_t done, uint64_t total);
+
+/* Erase the progress line. */
 void cli_progress_end(void);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier config keys: the keys in a list, one by one, and as the page of the
- * documentation. */
+ * kvtier config keys: a list of the keys, the description of a key, and the page
+ * docs/configuration.md. */
 #include "config-keys.h"
 
 #include <stdio.h>
@@ -138,7 +138,7 @@ static const char page_tail[] =
     "| `KVTIER_LIBRARY` | Path of the `libkvtier.so` for the Python package, instead of "
     "the package's own. |\n";
 
-/* Text in a table's cell. */
+/* Print a text in a cell of a Markdown table: escape '|'. */
 static void
 print_cell(const char *text)
 {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The sum that LMCache's documentation asks for, as it is in kvtier: requests to S3 use
- * the memory of max_local_cpu_size, nothing in /dev/shm.  So each worker's memory must
- * hold the chunks on their way, and the machine all workers' memory and the shared host
- * memory, which counts once.  The shared host memory and the memory shared with 3FS's daemon
- * must fit on their tmpfs. */
+ * The memory check of kvtier config check, which follows the calculation in LMCache's
+ * documentation.  In kvtier, requests to S3 use memory of max_local_cpu_size and no memory of
+ * /dev/shm.  So the check has three parts:
+ *   - Each worker's memory must hold the chunks of all concurrent requests to S3.
+ *   - The host's memory must hold the memory of all workers and, once, the shared host memory.
+ *   - The shared host memory, and the memory shared with 3FS's daemon, must each fit on the tmpfs
+ *     that contains the memory. */
 #include "config-memory.h"
 
 #include <errno.h>
@@ -18,19 +20,20 @@
 
 #define GIB ((double)(1 << 30))
 
-/* What the sum needs of the settings. */
+/* The memory that the configuration needs. */
 struct needs {
     const struct cli_memory *ask;
-    const json_t *all;      /* of kvt_config_json() */
+    const json_t *all;      /* all settings, from kvt_config_json() */
     uint64_t chunk_tokens;
-    uint64_t chunk_bytes;   /* of one worker */
-    uint64_t requests;      /* to S3; 0: there is none */
-    const char *limit;      /* the setting that says so */
-    uint64_t worker_bytes, all_bytes;
-    uint64_t host_bytes;    /* of shared host memory, once for all workers; 0: off */
+    uint64_t chunk_bytes;   /* bytes of a chunk in each worker */
+    uint64_t requests;      /* concurrent requests to S3 of each worker; 0: no tier is in S3 */
+    const char *limit;      /* name of the setting that limits requests */
+    uint64_t worker_bytes, all_bytes; /* max_local_cpu_size of a worker, of all workers */
+    uint64_t host_bytes;    /* shared host memory, once for all workers; 0: shared_cpu is off */
     uint64_t host_missing;  /* the part of host_bytes that is not allocated yet */
-    uint64_t hf3fs_bytes;   /* of /dev/shm, shared by one worker with 3FS's daemon; 0: no 3FS */
-    uint64_t available;     /* UINT64_MAX: not told */
+    uint64_t hf3fs_bytes;   /* bytes of /dev/shm that each worker shares with 3FS's daemon; 0: no
+                             * tier is in 3FS */
+    uint64_t available;     /* kvt_memory_available(); UINT64_MAX: unknown */
 };
 
 static const json_t *
@@ -39,7 +42,7 @@ value_of(const json_t *all, const char *name)
     return json_object_get(json_object_get(all, name), "value");
 }
 
-/* Whether there is remote storage of that kind. */
+/* Return true if remote_url or a remote storage plugin is of this kind, such as "s3". */
 static bool
 has(const json_t *all, const char *kind)
 {
@@ -58,7 +61,8 @@ has(const json_t *all, const char *kind)
     return false;
 }
 
-/* The least of the limits counts, 64 where none is set. */
+/* Set requests and limit: the lowest limit among the settings counts; without a limit, 64
+ * requests. */
 static void
 find_requests(struct needs *n)
 {
@@ -81,7 +85,9 @@ find_requests(struct needs *n)
     }
 }
 
-/* An existing memory of another size is replaced, or used as it is. */
+/* Set host_bytes and host_missing.  An existing shared host memory of another size is no special
+ * case: an engine replaces the memory and frees the allocated bytes, or uses the memory
+ * unchanged. */
 static void
 find_host_bytes(struct needs *n, const struct kvt_config_sources *sources)
 {
@@ -114,12 +120,13 @@ find_needs(struct needs *n)
     n->available = kvt_memory_available();
 }
 
-/* ----------------------------------------------------------- what is said */
+/* ------------------------------------------------- problems and numbers */
 
 static void too_much(const struct needs *n, const char *key, uint64_t bytes,
                      const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
-/* Whatever else could change, it is that setting that is wrong. */
+/* Report an error of setting `key`, whose value is `bytes`: fmt gives the reason and the remedy.
+ * The report names only this setting, also if a change of another setting helps too. */
 static void
 too_much(const struct needs *n, const char *key, uint64_t bytes, const char *fmt, ...)
 {
@@ -136,7 +143,8 @@ too_much(const struct needs *n, const char *key, uint64_t bytes, const char *fmt
         .key = key, .origin = json_string_value(origin), .text = text, .is_error = 1 });
 }
 
-/* To two decimals.  What is advised is rounded so that it is enough. */
+/* Round to two decimals.  A recommended upper limit is rounded down and a recommended lower limit
+ * is rounded up, so that the printed value suffices. */
 static double
 round_down(double gib)
 {
@@ -222,8 +230,8 @@ add_needs(const struct needs *n)
 
 /* ------------------------------------------------------------- shared memory */
 
-/* Set *bytes to the free bytes of a tmpfs; UINT64_MAX: the tmpfs has no limit.  False: the
- * directory does not exist. */
+/* Set *bytes to the free bytes of the tmpfs at path; UINT64_MAX: the tmpfs has no limit.  Return
+ * false if the directory is unavailable; *bytes is unchanged. */
 static bool
 find_room(const char *path, uint64_t *bytes)
 {

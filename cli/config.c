@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier config: is a configuration right, what counts, what can be set. */
+ * kvtier config: check a configuration, show the effective settings, describe the keys. */
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -14,7 +14,7 @@
 #include "config-memory.h"
 #include "kvtier.h"
 
-/* Parse the options of check or show.  The configuration file is FILE or that of --config.
+/* Parse the options of check or show.  The argument FILE or --config names the configuration file.
  * Return 0 or CLI_USAGE. */
 static int
 parse(int argc, char **argv, const struct cli_option *own, struct cli_common *common,
@@ -29,7 +29,8 @@ parse(int argc, char **argv, const struct cli_option *own, struct cli_common *co
     return code;
 }
 
-/* Print kvt_last_error().  A missing configuration file is an error of usage. */
+/* Print kvt_last_error() and return the exit code for err.  A missing configuration file, or a
+ * directory in place of the file, is an error of usage. */
 static int
 fail(int err)
 {
@@ -39,8 +40,9 @@ fail(int err)
 
 /* ------------------------------------------------------------------- check */
 
+/* The problems that check has found. */
 struct checked {
-    json_t *problems; /* NULL: print them */
+    json_t *problems; /* array of the problems; NULL: print each problem at once */
     unsigned n_errors, n_warnings;
 };
 
@@ -87,7 +89,7 @@ check_memory(const struct kvt_config_sources *sources, struct cli_memory *memory
 {
     memory->see = see_problem;
     memory->ctx = checked;
-    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* its warnings are told already */
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* kvt_config_check() has reported the warnings */
     int err = cli_config_memory(sources, memory);
     return err ? fail(err) : CLI_DONE;
 }
@@ -157,7 +159,7 @@ drop_defaults(json_t *all)
             json_object_del(all, key);
 }
 
-/* Lines that are YAML themselves. */
+/* Print the settings as lines of YAML, each with the setting's origin as a YAML comment. */
 static int
 print_settings(const json_t *all)
 {

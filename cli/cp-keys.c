@@ -6,8 +6,8 @@
 
 #include "common.h"
 
-/* Return the character that listed keys of the chunk's tier have in place of '/'; 0: the tier is
- * shared host memory. */
+/* Return the character that the keys listed in the chunk's tier contain in place of '/'; 0: the
+ * tier is shared host memory. */
 static char
 slash_of(const struct kvt_store *store, const struct cli_chunk *chunk)
 {
@@ -25,7 +25,8 @@ model_length(const char *key)
     return strcspn(key, "@");
 }
 
-/* Return true if the tier lists chunks of the model under the chunk's key. */
+/* Return true if the listed key of the chunk begins with the model's name, with `slash` in place
+ * of '/'. */
 static bool
 is_of_model(const struct cli_chunk *chunk, const char *model, char slash)
 {
@@ -39,6 +40,8 @@ is_of_model(const struct cli_chunk *chunk, const char *model, char slash)
     return true;
 }
 
+/* Return CLI_DONE if the model's name in the listed key is certain; else print an error and return
+ * CLI_USAGE. */
 static int
 check_certain(const struct cli_chunk *chunk, char slash)
 {

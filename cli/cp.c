@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier cp: copy chunks from the storage of a configuration to the storage of another one. */
+ * kvtier cp: copy chunks from the storage of a configuration to the storage of another
+ * configuration. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -17,14 +18,14 @@
 
 enum { FROM, TO };
 
-/* A chunk on its way: TO is asked for the chunk, the chunk is read, the chunk is written. */
+/* The copy of a chunk: look up the chunk in TO, read the chunk from FROM, write the chunk to TO. */
 struct transfer {
     struct kvt_op op;
     const struct cli_chunk *chunk;
-    char *key; /* in TO */
+    char *key; /* key in TO; owned */
     unsigned char *payload;
-    uint64_t room;
-    bool is_free;
+    uint64_t room; /* size of payload */
+    bool is_free;  /* the transfer has no chunk */
 };
 
 struct copy {
@@ -47,7 +48,7 @@ on_interrupt(int signal)
     interrupted = 1;
 }
 
-/* A second signal ends the process. */
+/* Make the first SIGINT or SIGTERM set interrupted.  A second signal ends the process. */
 static void
 catch_interrupts(void)
 {
@@ -57,7 +58,7 @@ catch_interrupts(void)
     sigaction(SIGTERM, &action, NULL);
 }
 
-/* -------------------------------------------------------------- one chunk */
+/* ----------------------------------------------------------- transfer of a chunk */
 
 static void
 end(struct copy *c, struct transfer *t)
@@ -83,7 +84,7 @@ fail(struct copy *c, struct transfer *t, int code, const char *why)
     end(c, t);
 }
 
-/* Start a request of the transfer. */
+/* Start the transfer's next request: of this kind, in store FROM or TO. */
 static void
 submit(struct copy *c, struct transfer *t, int store, uint32_t kind)
 {
@@ -163,8 +164,9 @@ on_written(struct copy *c, struct transfer *t)
 
 /* ------------------------------------------------------------- all chunks */
 
-/* Start transfers while chunks are left.  A failure of the environment, such as a full disk, would
- * meet all further chunks too. */
+/* Start transfers until all transfers are in use or all chunks are started.  After an interrupt,
+ * or a failure with exit code CLI_USAGE or CLI_ENVIRONMENT, start none: a full disk, for example,
+ * fails all further chunks too. */
 static void
 start(struct copy *c)
 {

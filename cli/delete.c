@@ -10,12 +10,12 @@
 
 struct deletion {
     const struct cli_delete *what;
-    uint64_t n, bytes;   /* deleted; of a dry run: to delete */
+    uint64_t n, bytes;   /* deleted chunks and their bytes; in a dry run: selected chunks */
     uint64_t n_failed;
     int code;
 };
 
-/* Remove the chunks that stay from the list.  Return false if no tier has the wanted name. */
+/* Reduce the list to the chunks to delete.  Return false if no tier has the name what->tier. */
 static bool
 select_chunks(struct kvt_store *store, const struct cli_delete *what, struct cli_chunks *c)
 {
@@ -37,7 +37,8 @@ select_chunks(struct kvt_store *store, const struct cli_delete *what, struct cli
     return known;
 }
 
-/* A chunk that was evicted after the listing is neither deleted nor a failure. */
+/* Count a completed delete.  A chunk that was evicted after the listing (-ENOENT) counts neither as
+ * deleted nor as failed. */
 static void
 on_deleted(void *ctx, const struct cli_chunk *chunk, const struct kvt_op *op)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Delete the chunks of a listing. */
+ * Deletion of many chunks, for kvtier rm --prefix and kvtier clear --older-than. */
 #ifndef KVT_CLI_DELETE_H
 #define KVT_CLI_DELETE_H
 
@@ -12,14 +12,14 @@
 struct cli_delete {
     const struct cli_command *command;
     const struct cli_common *common;
-    const char *prefix; /* of keys */
-    const char *tier;   /* name of a tier; NULL: all tiers */
-    int64_t before_ns;  /* delete only chunks written before, wall clock */
-    bool dry_run;       /* print the chunks and delete nothing */
+    const char *prefix; /* delete the chunks whose keys begin with prefix */
+    const char *tier;   /* name of a tier such as "s3"; NULL: all tiers */
+    int64_t before_ns;  /* delete only chunks with an earlier kvt_listed.mtime_ns */
+    bool dry_run;       /* print the chunks and delete none */
 };
 
-/* Delete the chunks and print the counts.  Return an exit code: CLI_NO if a chunk is in use and
- * stays. */
+/* Open the configured store, delete the selected chunks and print the counts.  Return an exit
+ * code: CLI_NO if a chunk is in use and stays.  Blocks. */
 int cli_delete(const struct cli_delete *what);
 
 #endif

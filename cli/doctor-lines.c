@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier doctor: how findings of storage become lines. */
+ * kvtier doctor: print the findings of kvt_store_look() as lines. */
 #include <stdio.h>
 #include <string.h>
 
 #include "doctor.h"
 
-/* Storages may have a requirement in common, as directories of one mount a daemon. */
+/* Return true if an earlier finding, not about a GPU, has this text.  Instances of storage can
+ * report a requirement twice: all directories of a mount, for example, need the mount's daemon. */
 static bool
 is_told(const struct findings *f, const char *text)
 {
@@ -39,7 +40,7 @@ take_look(struct findings *f, const char *about, bool bad, const char *text)
 
 #define MAX_GPUS 64
 
-/* "0 to 3, 6", of numbers in their order. */
+/* Write ascending numbers as a text such as "0 to 3, 6" to out.  size: bytes of out. */
 static void
 list_numbers(const int *numbers, size_t n, char *out, size_t size)
 {
@@ -55,7 +56,9 @@ list_numbers(const int *numbers, size_t n, char *out, size_t size)
     }
 }
 
-/* Those with this text, from finding number first on, which are said with that. */
+/* Write the GPU numbers of the findings with this text to numbers, from finding `first` on, and
+ * return their count.  Removes the GPU number from each of these findings, so that each finding is
+ * printed once. */
 static size_t
 take_numbers(json_t *all, size_t first, const char *text, int numbers[MAX_GPUS])
 {

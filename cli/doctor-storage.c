@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier doctor: the requirements of storage.  A hung daemon of a file system blocks each
- * process that calls the file system, and no signal ends that process; a vendor's library may
- * end the process.  So a child process checks, and the doctor stops waiting if the child
- * reports nothing for PATIENCE_MS. */
+ * kvtier doctor: check the requirements of storage in a child process.  A hung file system daemon
+ * blocks each process that calls the file system, and no signal ends a blocked process.  A vendor's
+ * library may end the process.  So a child process runs the checks, and the doctor stops waiting if
+ * the child reports nothing for PATIENCE_MS. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include "common.h"
 #include "doctor.h"
 
-#define NO_STORAGE 2 /* exit code of the child */
+#define NO_STORAGE 2 /* exit code of the child if the configuration has no storage */
 #define PATIENCE_MS 15000 /* longer than the 10 s of kvtier-gds-probe */
 
 /* ------------------------------------------------------------------- the child */
@@ -33,6 +33,8 @@ send_finding(void *ctx, const char *about, int status, const char *text)
     json_decref(finding);
 }
 
+/* Start the child.  *from: the end of a pipe that the caller reads and closes; the child writes
+ * each finding as a line of JSON.  Return the child's pid, or -1 with errno set. */
 static pid_t
 start_child(const struct kvt_config *config, int *from)
 {
@@ -56,6 +58,8 @@ start_child(const struct kvt_config *config, int *from)
 
 /* ------------------------------------------------------------ findings */
 
+/* Handle a finding that the child has reported.  A finding with a status above 0 becomes *pending;
+ * every finding replaces the previous *pending. */
 static void
 take_finding(struct findings *f, json_t **pending, const char *line, size_t n)
 {
@@ -76,9 +80,9 @@ take_finding(struct findings *f, json_t **pending, const char *line, size_t n)
     }
 }
 
-/* Read findings until the child closes the pipe: return true; or until the child reports
- * nothing for PATIENCE_MS: return false.  pending: the last finding if its status is 1: the
- * check after that finding did not return. */
+/* Read findings.  Return true when the child closes the pipe, or false if the child reports nothing
+ * for PATIENCE_MS.  *pending: the last finding if the finding announces a check that may block or
+ * end the process; else NULL.  The caller releases *pending. */
 static bool
 take_findings(struct findings *f, int from, json_t **pending)
 {
@@ -107,8 +111,9 @@ take_findings(struct findings *f, int from, json_t **pending)
     }
 }
 
-/* ----------------------------------------------------------------- all of them */
+/* ----------------------------------------------------------------- the check */
 
+/* Report a check that has not returned.  what: the event. */
 static void
 say_pending(struct findings *f, json_t *pending, const char *what)
 {
@@ -137,7 +142,7 @@ doctor_storage(struct findings *f, const struct kvt_config *config)
     close(from);
     say_gpus(f);
     if (!ended) {
-        kill(pid, SIGKILL); /* the child may be beyond a signal: no wait */
+        kill(pid, SIGKILL); /* a blocked child does not end: do not wait */
         snprintf(what, sizeof what, "no answer for %d seconds", PATIENCE_MS / 1000);
         say_pending(f, pending, what);
     } else {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier doctor: looks at what an engine would meet here - configuration, tiers,
- * memory, limits - and says what to do about what is wrong. */
+ * kvtier doctor: check the configuration, the processor, the limits, the memory, the storage and
+ * the tiers for an engine on this host, and print a remedy for each problem. */
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -61,7 +61,8 @@ look_at_config(struct findings *f, const struct kvt_config_sources *sources)
         say(f, OK, "configuration", "no problem found");
 }
 
-/* A value of the configuration; the caller ends it. */
+/* Return the value of a setting as a new reference, or NULL if the setting is unknown or the
+ * allocation failed. */
 static json_t *
 setting(const struct kvt_config *config, const char *name)
 {
@@ -97,8 +98,8 @@ is_set(const struct kvt_config *config, const char *name)
 
 /* -------------------------------------------------------------------- tiers */
 
-/* Look up an absent chunk, as an engine does: the result must be a miss.  A bucket policy
- * without the right to list, for example, causes an error.  Return 0 or an errno. */
+/* Look up an absent chunk, as an engine does: the result must be a miss.  A bucket policy without
+ * the right to list, for example, causes an error.  Return 0 or a negative errno. */
 static int
 try_lookup(struct kvt_store *store, struct kvt_op *op)
 {
@@ -108,7 +109,9 @@ try_lookup(struct kvt_store *store, struct kvt_op *op)
     return status == -ENOENT ? 0 : status;
 }
 
-/* Look up, put, get, compare and remove a test chunk.  *done: the successful steps. */
+/* Look up, put, get, compare and remove a test chunk.  *done: a static text about the steps
+ * before a failure, such as "stored, but not read back".  why: the reason of the failure.  Return
+ * WARN if only the removal fails. */
 static enum verdict
 try_store(struct kvt_store *store, const char **done, char *why, size_t size)
 {
@@ -146,7 +149,7 @@ try_store(struct kvt_store *store, const char **done, char *why, size_t size)
         if (kvt_store_run(store, &op) && !status) {
             *done = "stored and read back, but not removed";
             snprintf(why, size, "%s", op.why);
-            verdict = WARN; /* who only stores and loads needs no right to delete */
+            verdict = WARN; /* an engine that only stores and loads needs no right to delete */
         }
     }
     free(sent);
@@ -259,7 +262,7 @@ doctor_run(int argc, char **argv)
     look_at_config(&f, &sources);
     look_at_processor(&f);
     look_at_limits(&f);
-    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* its warnings stand above */
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* kvt_config_check() has reported the warnings */
     int err = kvt_config_open(&sources, &config);
     kvt_set_log(NULL, NULL, KVT_LOG_DEFAULT);
     if (!err) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kvtier doctor has found so far. */
+ * The findings of kvtier doctor. */
 #ifndef KVT_CLI_DOCTOR_H
 #define KVT_CLI_DOCTOR_H
 
@@ -12,23 +12,28 @@
 enum verdict { OK, WARN, BAD };
 
 struct findings {
-    json_t *all;
-    bool json;
-    int n_bad;
-    bool no_storage; /* the configuration names none */
+    json_t *all;     /* array of finding objects */
+    bool json;       /* print no lines: the caller prints all as JSON */
+    int n_bad;       /* findings with verdict BAD */
+    bool no_storage; /* the configuration has no storage */
 };
 
-/* One finding: a line, and an object of all. */
+/* Append a finding to f->all and, without --json, print the finding as a line.  what: the checked
+ * object. */
 void say(struct findings *f, enum verdict verdict, const char *what, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
-/* Take what kvt_store_look() tells, once.  Of a GPU it is not said before say_gpus(), in a
- * line for all that have the same; in JSON each has its own finding, with its number. */
+/* Append a finding of kvt_store_look(), and print the finding as say() does.  A finding with
+ * the text of an earlier finding is ignored.  A finding about a GPU is always appended, and
+ * say_gpus() prints the finding later. */
 void take_look(struct findings *f, const char *about, bool bad, const char *text);
+
+/* Without --json, print a line for each group of GPUs with equal findings.  In JSON each GPU has a
+ * finding with the GPU's number. */
 void say_gpus(struct findings *f);
 
-/* Look at the requirements of the storage that is configured.  False: an engine would not
- * start. */
+/* Check the requirements of the configured storage.  Return false if a requirement is not met: an
+ * engine would not start.  Blocks until the checks end or report nothing for PATIENCE_MS. */
 bool doctor_storage(struct findings *f, const struct kvt_config *config);
 
 #endif

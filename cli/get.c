@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier get */
+ * kvtier get: copy a chunk's bytes to a file. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -8,9 +8,10 @@
 
 #include "common.h"
 
-#define FIRST_BYTES (UINT64_C(64) << 20) /* few chunks are larger */
+#define FIRST_BYTES (UINT64_C(64) << 20) /* size of the first buffer; few chunks are larger */
 
-/* Write all of it, so that a file is there whole or not at all. */
+/* Write n bytes to a file, or to the standard output if path is "-".  After a failure the file does
+ * not exist or is unchanged.  Return an exit code, after printing the error. */
 static int
 write_file(const char *path, const void *buf, size_t n)
 {
@@ -32,7 +33,9 @@ write_file(const char *path, const void *buf, size_t n)
     return CLI_DONE;
 }
 
-/* Into new memory of that size, which the caller frees. */
+/* Free op->buf, allocate `room` bytes and run the GET into the new buffer.  The caller frees
+ * op->buf.  op->status has the result.  Return CLI_DONE, or an exit code if the allocation
+ * failed. */
 static int
 read_chunk(struct kvt_store *store, struct kvt_op *op, uint64_t room)
 {
@@ -56,7 +59,7 @@ get_key(struct kvt_store *store, const struct cli_common *c, const char *key,
     op.flags = KVT_OP_LISTED;
     op.key = key;
     code = read_chunk(store, &op, FIRST_BYTES);
-    if (!code && op.status == -EMSGSIZE) /* which tells its size */
+    if (!code && op.status == -EMSGSIZE) /* found_bytes has the size */
         code = read_chunk(store, &op, op.found_bytes);
     if (code)
         return code;

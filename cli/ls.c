@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier ls */
+ * kvtier ls: list the chunks in the store. */
 #include <inttypes.h>
 #include <time.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier, the command line: finds the subcommand and runs it. */
+ * The program kvtier: find the subcommand and run the subcommand. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -19,7 +19,7 @@ static const struct cli_command *const commands[] = {
 
 #define N_COMMANDS (sizeof commands / sizeof *commands)
 
-static bool in_json; /* --json is among the arguments, right or wrong */
+static bool in_json; /* --json is among the arguments, also if the command has no --json */
 
 static void
 print_log(void *ctx, enum kvt_log_level level, const char *line)
@@ -32,7 +32,7 @@ print_log(void *ctx, enum kvt_log_level level, const char *line)
     fprintf(stderr, "kvtier: %s: %s\n", names[level], line);
 }
 
-/* Each line of the usage behind the command's name. */
+/* Print a line "kvtier NAME ARGUMENTS" for each line of the command's usage. */
 static void
 print_usage(FILE *out, const struct cli_command *command)
 {
@@ -106,7 +106,8 @@ print_help(void)
     return CLI_DONE;
 }
 
-/* Letters of one that the other lacks, in order: small for a slip. */
+/* Return the number of letters to delete and insert to turn a into b.  A typing error yields a
+ * small number.  If b has 32 letters or more, return the length of both texts. */
 static size_t
 difference(const char *a, const char *b)
 {
@@ -174,8 +175,8 @@ help_of(char *name)
     return run_command(2, args);
 }
 
-/* Set the log level of -v or -vv, and remove the options before "--" from the arguments.  Return
- * the new number of arguments. */
+/* Remove each -v and -vv before "--" from argv, and set the log level that the options request.
+ * Return the new number of arguments. */
 static int
 take_verbosity(int argc, char **argv)
 {

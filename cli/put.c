@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier put */
+ * kvtier put: store a file's bytes under a key. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common.h"
 
-/* All of a file or stream.  NULL after saying why. */
+/* Return all bytes of a file, or of the standard input if path is "-".  *n: the number of bytes.
+ * The caller frees the buffer.  NULL: an error was printed. */
 static unsigned char *
 read_all(const char *path, size_t *n)
 {

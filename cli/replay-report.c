@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What kvtier replay measured, as JSON and as a table. */
+ * The results of kvtier replay as JSON and as a table. */
 #include "replay.h"
 
 #include <jansson.h>
@@ -16,7 +16,8 @@ by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* In milliseconds; sorts the values. */
+/* Return percentile p (0 to 1) in milliseconds; 0 if n is 0.  values: seconds; the function sorts
+ * the values. */
 static double
 percentile(double *values, size_t n, double p)
 {
@@ -121,8 +122,8 @@ replay_print(const struct replay *r, json_t *passes)
 
     getrusage(RUSAGE_SELF, &usage);
     peak_mib = (double)usage.ru_maxrss / 1024;
-    /* A short trace is done before the pool has all its memory: then nothing is
-     * known of the rest. */
+    /* A short trace can end before the pool is fully allocated.  The remainder is then negative
+     * and the rest is unknown. */
     rest_mib = peak_mib - r->pool_mib - kv_mib;
     if (!r->json) {
         print_table(passes);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier replay: the engine's work for a request trace, without an engine.  Every
- * request is looked up, its hit is loaded into paged KV and checked, the rest is
- * "computed" (a pattern made from its tokens) and stored.  With --passes 2 the
- * engine is closed and opened again between the passes: a restart. */
+ * kvtier replay: do an inference engine's work for a request trace, without a model.  For each
+ * request, replay looks up the tokens, loads the hit into paged KV, checks the loaded bytes,
+ * "computes" the remaining tokens (writes a pattern made from the tokens) and stores their KV.
+ * Before each further pass (--passes), replay closes the engine and opens an engine again: a
+ * restart. */
 #include <errno.h>
 #include <getopt.h>
 #include <jansson.h>
@@ -18,10 +19,10 @@
 #include "cli.h"
 #include "replay.h"
 
-#define STEP_TOKENS 2048u /* prefilled at a time */
-#define MAX_SCALE 2048u   /* 64 bytes a token */
+#define STEP_TOKENS 2048u /* tokens of a prefill step */
+#define MAX_SCALE 2048u   /* at this scale a token has 64 bytes */
 
-/* Llama 3.1 8B: 128 KiB a token. */
+/* Llama 3.1 8B: a token has 128 KiB. */
 static const struct cli_shape llama = { 32, 8, 256 };
 
 static double
@@ -35,6 +36,7 @@ now(void)
 
 /* ------------------------------------------------------------------- paged KV */
 
+/* Return the address of a token of the current request in a plane. */
 static unsigned char *
 token_at(const struct replay *r, size_t plane, uint32_t token)
 {
@@ -44,25 +46,27 @@ token_at(const struct replay *r, size_t plane, uint32_t token)
                         token % CLI_BLOCK_TOKENS) * token_bytes(r);
 }
 
-/* The KV of a token stands for all tokens up to it, as a model's would: prefix is
- * a running hash of them. */
+/* Return the hash of all tokens up to and including `token`.  prefix: the hash of the earlier
+ * tokens; 0: no token is earlier.  The pattern of a token depends on all earlier tokens, as a
+ * model's KV does. */
 static uint64_t
 next_prefix(uint64_t prefix, int32_t token)
 {
     return (prefix ^ (uint64_t)(uint32_t)token) * UINT64_C(0x9e3779b97f4a7c15) + 1;
 }
 
+/* Return the pattern of a token in a plane. */
 static uint64_t
 word_of(uint64_t prefix, size_t plane)
 {
     return prefix ^ plane * UINT64_C(0xd6e8feb86659fd93);
 }
 
-/* Block number of a chunk reported by the engine as not loaded. */
+/* Block id in replay.blocks of a chunk that the engine could not load. */
 #define NOT_LOADED (-1)
 
-/* "Compute" tokens [from, n) and the tokens of chunks not loaded; count the wrong tokens of
- * loaded chunks. */
+/* Write the pattern of tokens [from, n) and of the tokens in chunks that were not loaded.  Return
+ * the number of loaded tokens with wrong bytes. */
 static uint64_t
 walk_tokens(struct replay *r, uint32_t n, uint32_t from)
 {
@@ -88,9 +92,10 @@ walk_tokens(struct replay *r, uint32_t n, uint32_t from)
     return wrong;
 }
 
-/* ------------------------------------------------------------------- one request */
+/* ------------------------------------------------------------------- a request */
 
-/* Whole chunks only, whatever save_unfull_chunk says. */
+/* Look up the sequence and wait for the result.  The hit has whole chunks only, also with
+ * save_unfull_chunk.  Return 0 or a negative errno. */
 static int
 lookup(struct replay *r, struct kvt_seq *seq, uint32_t n_tokens, uint64_t *hit)
 {
@@ -103,7 +108,8 @@ lookup(struct replay *r, struct kvt_seq *seq, uint32_t n_tokens, uint64_t *hit)
     return err;
 }
 
-/* Describe whole chunks first .. first + n - 1 and their blocks. */
+/* Fill io for a load or store of whole chunks first .. first + n - 1.  io refers to chunks (room
+ * for n chunks) and to r->blocks.  Return 0 or a negative errno. */
 static int
 describe(struct replay *r, const struct kvt_seq *seq, size_t first, size_t n,
          struct kvt_chunk *chunks, struct kvt_group_io *io)
@@ -119,6 +125,8 @@ describe(struct replay *r, const struct kvt_seq *seq, size_t first, size_t n,
     return err;
 }
 
+/* Load a hit of `hit` tokens and wait for the end of the load.  The blocks of each chunk that was
+ * not loaded become NOT_LOADED.  Return 0 or a negative errno. */
 static int
 load(struct replay *r, const struct kvt_seq *seq, uint64_t hit,
      struct kvt_chunk *chunks, struct result *result)
@@ -149,8 +157,9 @@ load(struct replay *r, const struct kvt_seq *seq, uint64_t hit,
     return 0;
 }
 
-/* Store what follows the first chunks, step by step as an engine prefills, each
- * step written before the next is computed; seconds: in calls to store. */
+/* Store the whole chunks from chunk `first` on in steps of STEP_TOKENS, as an engine prefills.
+ * Each step is written to storage before the next step begins.  *seconds grows by the duration of
+ * the calls of kvt_engine_store().  Return 0 or a negative errno. */
 static int
 store(struct replay *r, const struct kvt_seq *seq, size_t first,
       struct kvt_chunk *chunks, struct result *result, double *seconds)
@@ -228,7 +237,7 @@ open_engine(struct replay *r)
     sources.file = r->config_file;
     sources.settings = r->settings;
     if (kvt_config_open(&sources, &config))
-        return -EINVAL; /* whatever it is: a matter of configuration */
+        return -EINVAL; /* all errors of kvt_config_open() count as configuration errors */
     r->pool_mib = pool_mib(config);
     int err = cli_engine_open(config, "replay", KVT_ROLE_BOTH, &r->shape, &r->engine);
     kvt_config_free(config);
@@ -240,7 +249,7 @@ read_counters(const struct replay *r, struct result *result)
 {
     uint32_t chunk = kvt_engine_chunk_tokens(r->engine);
     uint64_t in_memory = cli_counter(r->engine, "memory_hits");
-    uint64_t ahead = cli_counter(r->engine, "prefetch_chunks"); /* read by lookups */
+    uint64_t ahead = cli_counter(r->engine, "prefetch_chunks"); /* chunks read by lookups */
 
     in_memory -= ahead < in_memory ? ahead : in_memory;
     result->memory_tokens = in_memory * chunk;
@@ -361,7 +370,8 @@ is_power_of_two(unsigned long n)
     return !(n & (n - 1));
 }
 
-/* Fewer layers, then fewer heads, then smaller ones. */
+/* Return Llama's shape with the bytes of a token divided by scale: first divide the layers, then
+ * the heads, then the bytes of a head. */
 static struct cli_shape
 scaled(unsigned scale)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier replay: what is replayed, what a pass measures, and how that is told. */
+ * kvtier replay: the parameters and buffers of a replay, the result of a pass, the report. */
 #ifndef KVT_CLI_REPLAY_H
 #define KVT_CLI_REPLAY_H
 
@@ -13,51 +13,52 @@
 #include "kvtier.h"
 #include "trace.h"
 
-/* What is replayed, and on what. */
+/* The parameters and the buffers of a replay. */
 struct replay {
     const char *config_file;
-    const char *settings[16];
+    const char *settings[16]; /* "key=value", NULL-terminated */
     size_t n_settings;
     size_t max_requests;
     unsigned passes;
-    unsigned scale;
+    unsigned scale; /* divisor of the bytes of a token */
     struct cli_shape shape;
     bool json;
-    bool progress;
+    bool progress; /* print progress to the standard error */
 
     struct trace trace;
-    uint32_t n_blocks;
+    uint32_t n_blocks;     /* blocks of memory; block 0 is the null block */
     size_t memory_bytes;
-    unsigned char *memory; /* [kv][layer][block][token][head] */
-    double pool_mib;
-    int32_t *tokens;
-    int32_t *blocks;
-    struct kvt_engine *engine;
+    unsigned char *memory; /* paged KV: [kv][layer][block][token][head] */
+    double pool_mib;       /* max_local_cpu_size */
+    int32_t *tokens;       /* tokens of the current request */
+    int32_t *blocks;       /* block ids of the current load or store; NOT_LOADED: see replay.c */
+    struct kvt_engine *engine; /* engine of the current pass */
 };
 
-/* What one pass measured. */
+/* The result of a pass. */
 struct result {
     double seconds;
-    uint64_t tokens, hit_tokens, wrong;
+    uint64_t tokens, hit_tokens, wrong; /* tokens of requests, of hits, with wrong loaded bytes */
     uint64_t load_bytes, load_failed, store_bytes, store_dropped;
-    uint64_t memory_tokens, storage_tokens; /* of the hits: where they were */
+    uint64_t memory_tokens, storage_tokens; /* loaded tokens from host memory and from storage */
     double load_seconds;
-    double store_seconds; /* until all was written */
-    double *lookup, *store, *load; /* seconds a request; load: of those with a hit */
-    size_t n_loads;
+    double store_seconds; /* time of store calls and of the writes to storage */
+    /* Seconds of each request's lookup and store calls, and of each of the n_loads loads. */
+    double *lookup, *store, *load;
+    size_t n_loads; /* requests with a hit */
 };
 
-/* Bytes of a token in one plane: K or V of a layer. */
+/* Return the bytes of a token in a plane.  A plane is K or V of a layer. */
 static inline size_t
 token_bytes(const struct replay *r)
 {
     return (size_t)r->shape.n_heads * r->shape.head_bytes;
 }
 
-/* The figures of a pass, whose times are sorted. */
+/* Return the result of a pass as a new JSON object.  Sorts the times in x. */
 json_t *replay_result_json(const struct replay *r, unsigned pass, struct result *x);
 
-/* Tell all passes, and the memory of this process. */
+/* Print the results of all passes and the memory of the process, as a table or as JSON. */
 void replay_print(const struct replay *r, json_t *passes);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier rm */
+ * kvtier rm: delete chunks by key or by prefix. */
 #include "common.h"
 #include "delete.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Errors and progress: for programs besides kvtier too. */
+ * Exit codes, errors, JSON and progress.  The programs in bench/ use this file too. */
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>

@@ -6,7 +6,8 @@
 
 #include "common.h"
 
-/* Settings that turn off all storage, and the settings that name storage. */
+/* Settings that remove all storage from a configuration.  The first four settings configure
+ * storage; the last two settings refer to configured storage. */
 static const char *const no_storage[] = {
     "remote_url=", "remote_storage_plugins=", "local_disk=", "gds_path=",
     "retrieve_locations=", "store_location=",
@@ -28,7 +29,7 @@ cli_shared_open(const struct kvt_config_sources *sources, struct kvt_store **out
     }
     memcpy(settings + n, no_storage, sizeof no_storage);
     own.settings = settings;
-    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* warnings that a setting stands twice */
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* hide warnings about repeated settings */
     int err = kvt_config_open(&own, &config);
     kvt_set_log(NULL, NULL, KVT_LOG_DEFAULT);
     if (err)

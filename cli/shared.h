@@ -6,12 +6,17 @@
 
 #include "kvtier.h"
 
-/* Open the shared host memory that a configuration names, and no storage.  At most
- * CLI_MAX_SETTINGS settings.  0; -EINVAL: the configuration is wrong; -ENOTSUP: shared_cpu is
- * false; -ENOENT: no engine has made the memory; -errno.  kvt_last_error() has the sentence. */
+/* Open the shared host memory of a configuration, without storage.  sources has at most
+ * CLI_MAX_SETTINGS settings.  The caller closes *out with kvt_store_close().  Resets the log to the
+ * default.  After an error, kvt_last_error() returns the sentence.
+ *   -EINVAL   the configuration is wrong
+ *   -ENOTSUP  shared_cpu is false
+ *   -ENOENT   no engine has created the memory
+ *   ...       as kvt_store_open() */
 int cli_shared_open(const struct kvt_config_sources *sources, struct kvt_store **out);
 
-/* Describe the shared host memory; all zeros if the store has none. */
+/* Describe the shared host memory.  If the store has no shared host memory, set all fields except
+ * struct_size to 0. */
 void cli_shared_info(const struct kvt_store *store, struct kvt_tier_info *out);
 
 #endif

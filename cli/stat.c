@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier stat */
+ * kvtier stat: describe the tiers or a chunk. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>

@@ -98,6 +98,6 @@ trace_tokens(const struct trace_request *request, int32_t *tokens)
                      i % TRACE_BLOCK_TOKENS;
 
         x *= UINT64_C(0x9e3779b97f4a7c15);
-        tokens[i] = (int32_t)((x >> 33) % 128256); /* Llama 3's vocabulary */
+        tokens[i] = (int32_t)((x >> 33) % 128256); /* size of Llama 3's vocabulary */
     }
 }

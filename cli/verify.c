@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier verify: reads chunks and checks them, a few at a time. */
+ * kvtier verify: read chunks, a few at a time, and compare each chunk with the chunk's checksum
+ * and identity. */
 #include <inttypes.h>
 
 #include "batch.h"

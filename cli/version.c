@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvtier version. */
+ * kvtier version: print the version of the library. */
 #include <stdio.h>
 #include <string.h>
 
