@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A TCP proxy that makes a real server fail now and then, the same way for the same
-seed and order of requests.  Before each turn of a connection, when its client begins
-to speak again, it draws:
-  delay     the turn begins late
-  reset     the connection is reset, before the answer or inside it
-  truncate  the same, but closed
-  drip      the answer comes slowly
-  inject    503 SlowDown at once; nothing is passed on (plain HTTP only)
-Prints one line of JSON when it serves, and one with how often each was done when it
-ends: on SIGTERM or when standard input closes."""
+"""A TCP proxy that injects random faults between a client and a real server.
+
+An equal seed and an equal order of requests cause equal faults.  A turn of a connection
+begins with the client's first bytes on the connection or after a response.  For each turn the
+proxy draws no fault or a fault:
+  delay     the proxy forwards the request late
+  reset     the proxy resets the connection before or inside the response
+  truncate  the proxy closes the connection before or inside the response
+  drip      the proxy forwards the response slowly
+  inject    the proxy responds 503 SlowDown and forwards nothing (plain HTTP only)
+The proxy prints its addresses in a line of JSON when the proxy accepts connections.  The proxy
+ends on SIGTERM or when standard input closes, and then prints the number of turns and of faults
+of each kind in a line of JSON."""
 
 import argparse
 import random
@@ -44,7 +47,8 @@ class Proxy:
             threading.Thread(target=Pair(self, sock).run, daemon=True).start()
 
     def draw(self, plain):
-        """(a kind or None, bytes of the answer that still come)"""
+        """Draw the fault of a turn.  Return (kind, bytes of the response to forward before a
+        reset or truncate); kind None: no fault.  plain: the connection is plain HTTP."""
         with self.lock:
             self.counts["turns"] += 1
             kind = None
@@ -59,13 +63,14 @@ class Proxy:
 
 
 class Pair:
-    """A client's connection and ours to the server.  One thread a direction."""
+    """A client's connection and the proxy's connection to the server.  A thread forwards
+    requests, another thread forwards responses."""
 
     def __init__(self, proxy, sock):
         self.proxy = proxy
         self.client = Wire(sock)
         self.server = None
-        self.answering = True  # bytes came from the server since the client spoke
+        self.answering = True  # the server sent bytes after the client's last bytes
         self.kind, self.after = None, 0
         self.resetting = False
 
@@ -84,7 +89,9 @@ class Pair:
 
     def close(self):
         for wire in filter(None, (self.client, self.server)):
-            # Wake the other thread: only when it is off the socket that is closed.
+            # shutdown() wakes the other thread, which may block on the socket: close() sends
+            # the FIN or RST only after the other thread has left the socket.  Before a reset,
+            # SHUT_RD wakes the thread without sending a FIN.
             how = socket.SHUT_RD if wire is self.client and self.resetting else \
                 socket.SHUT_RDWR
             try:
@@ -107,7 +114,8 @@ class Pair:
             self.server.send(data)
 
     def inject(self, data):
-        """Take the whole request from the client and answer it here."""
+        """Read the whole request from the client and respond 503 SlowDown.  data: the bytes of
+        the request that the proxy has read already."""
         while b"\r\n\r\n" not in data:
             more = self.client.receive(PIECE)
             if not more:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""fault-proxy.py between a client and s3.py: every kind is seen, and the same ones
-come again with the same seed."""
+"""Tests of fault-proxy.py between a client and s3.py: the client observes each kind of fault,
+and an equal seed causes equal faults."""
 
 import json
 import os
@@ -32,7 +32,8 @@ class Proxy(unittest.TestCase):
         return client
 
     def outcomes(self, *arguments, tls=False, requests=40):
-        """What a client sees, and what the proxy says at its end."""
+        """Run fault-proxy.py with these arguments and send GET requests through the proxy.
+        Return (list of the requests' outcomes, counts that the proxy printed at the end)."""
         port = self.facts["tls_port" if tls else "port"]
         child = subprocess.Popen(
             [sys.executable, os.path.join(HERE, "fault-proxy.py"), f"127.0.0.1:{port}",
