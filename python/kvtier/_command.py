@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `kvtier` of a wheel: run the program that lies beside this file.
+"""The command `kvtier` of a wheel: run the program `kvtier` in the directory of this file.
 
-The program is linked to the libkvtier.so beside it and knows that library by its own
-directory, so the program cannot lie in the environment's bin directory.
+The program loads the libkvtier.so in the program's own directory, so the program cannot be in
+the environment's bin directory.
 """
 
 import os
