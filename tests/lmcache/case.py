@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of files share: a directory for each, and both programs on it, opened
-for as long as a test."""
+"""Base classes of the file tests.  Each test has a temporary directory, and both programs open
+the directory until the test ends."""
 import contextlib
 import errno
 import glob
@@ -16,16 +16,20 @@ from geometry import CUT, SMALL
 
 
 def lose_index(folder):
-    """The next program that opens the store's directory knows no chunk of it."""
+    """Delete a directory's index: the next engine starts there without a known chunk."""
     for name in ("lock", "snapshot"):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(folder, ".kvtier", name))
 
 
 class Case(unittest.TestCase):
-    """Where files lie and what they are called, one of the classes below says."""
-    header_bytes = 0   # in front of a payload
-    beside = ("",)     # what the names of a chunk's files add to that of the first
+    """Helpers for a directory that both programs use.
+
+    A subclass defines lmcache() and kvtier(), which open the programs, and file(), the path of
+    a chunk's file.
+    """
+    header_bytes = 0   # length of a file's header
+    beside = ("",)     # suffixes of a chunk's files, relative to file()
 
     def setUp(self):
         self.folder = tempfile.mkdtemp()
@@ -33,7 +37,7 @@ class Case(unittest.TestCase):
         self.random = random.Random(3)
 
     def tokens(self, geometry, chunks, spare=0):
-        """For so many whole chunks, and some that fill none."""
+        """Return random tokens for `chunks` whole chunks, and `spare` tokens more."""
         return [self.random.randint(0, 150000)
                 for _ in range(chunks * geometry.chunk_tokens + spare)]
 
@@ -41,7 +45,7 @@ class Case(unittest.TestCase):
         return [self.random.randbytes(geometry.chunk_bytes) for _ in range(n)]
 
     def several(self, names):
-        """Directories with commas between."""
+        """Return the paths of the named directories, separated by commas."""
         return ",".join(os.path.join(self.folder, name) for name in names)
 
     def opened(self, program):
@@ -49,7 +53,7 @@ class Case(unittest.TestCase):
         return program
 
     def stored(self, geometry=SMALL, chunks=3, **more):
-        """What an LMCache leaves: tokens, keys, chunks, paths."""
+        """Store chunks with LMCache; return the tokens, keys, chunks and file paths."""
         tokens, data = self.tokens(geometry, chunks), self.chunks(geometry, chunks)
         keys = theirs.keys(geometry, tokens)
         lmcache = self.lmcache(geometry, **more)
@@ -57,8 +61,11 @@ class Case(unittest.TestCase):
         return tokens, keys, data, [self.file(lmcache, key) for key in keys]
 
     def check_found(self, geometry, both, algorithm="builtin", early=False, **more):
-        """kvtier finds and returns what LMCache writes, and counts it as unverified.
-        both: settings of the two; more: of LMCache; early: kvtier was open before."""
+        """Check that kvtier returns LMCache's chunks and counts the chunks as unverified.
+
+        both: settings of both programs; more: settings of LMCache only; early: open kvtier, and
+        look up the tokens, before LMCache writes.
+        """
         tokens = self.tokens(geometry, 5, spare=3)
         chunks = self.chunks(geometry, 5)
         settings = dict(both, pre_caching_hash_algorithm=algorithm)
@@ -75,7 +82,10 @@ class Case(unittest.TestCase):
                          (5, 5))
 
     def check_damaged(self, kvtier, tokens, first, path):
-        """The second chunk is damaged: a miss, counted, its files removed."""
+        """Check that the corrupt second chunk is a miss, is counted, and loses its files.
+
+        first: bytes of the first chunk; path: file of the second chunk.
+        """
         found = kvtier.load(tokens, 3)
         self.assertEqual(found[:2], [first, -errno.EBADMSG])
         self.assertEqual(kvtier.counters()["load_corrupt"], 1)
@@ -85,7 +95,10 @@ class Case(unittest.TestCase):
 
 
     def check_cut(self, **more):
-        """A truncated file of kvtier is a miss at any length."""
+        """Check that a truncated file of kvtier is a miss.
+
+        The lengths are around the ends of the file's parts, and multiples of 4096.
+        """
         tokens = self.tokens(CUT, 1)
         writer = self.kvtier(CUT, **more)
         writer.store(tokens, 1)
@@ -95,7 +108,7 @@ class Case(unittest.TestCase):
         if self.header_bytes < 4096 and "user.kvtier" not in os.listxattr(path):
             self.skipTest("files have no attributes here")
         saved, size = self.folder + "/saved", os.path.getsize(path)
-        shutil.copy2(path, saved)  # with the attribute
+        shutil.copy2(path, saved)  # with the extended attributes
         ends = {0, size, CUT.chunk_bytes}
         around = {end + part for end in ends for part in (0, 28, 64, 92, 4096)}
         lengths = {end + by for end in around for by in (-1, 0, 1)}
@@ -114,7 +127,7 @@ class Case(unittest.TestCase):
 
 
 class OnFs(Case):
-    """remote_url: fs://..., with LMCache's header or without."""
+    """Both programs on remote_url fs://..., with or without LMCache's header."""
 
     def lmcache(self, geometry=SMALL, header=True, directory=None, **extra):
         return self.opened(theirs.LMCache(directory or self.folder, geometry,
@@ -126,7 +139,7 @@ class OnFs(Case):
                                        **more))
 
     def files(self):
-        """The chunks' files by name; not those in kvtier's own directories."""
+        """Return a dictionary from name to path of the chunk files outside kvtier's directories."""
         return {os.path.basename(path): path
                 for path in glob.glob(self.folder + "/*.data")}
 
@@ -135,7 +148,7 @@ class OnFs(Case):
 
 
 class OnDisk(Case):
-    """local_disk."""
+    """Both programs on local_disk."""
 
     def lmcache(self, geometry=SMALL, directory=None, **extra):
         return self.opened(theirs.LMCacheDisk(directory or self.folder, geometry, **extra))
@@ -150,7 +163,7 @@ class OnDisk(Case):
 
 
 class OnGds(Case):
-    """gds_path."""
+    """Both programs on gds_path."""
     DATA, METADATA = theirs.LMCacheGds.DATA, theirs.LMCacheGds.METADATA
     header_bytes = 4096
     beside = ("", METADATA)
@@ -163,7 +176,10 @@ class OnGds(Case):
         return self.opened(ours.Kvtier("", geometry, **{**given, **more}))
 
     def files(self, directory=None, suffix=DATA):
-        """The chunks' files by name below a path; not kvtier's own."""
+        """Return a dictionary from name to path of the chunk files outside kvtier's directories.
+
+        Names are relative to `directory`, which defaults to the test's directory.
+        """
         top = directory or self.folder
         return {os.path.relpath(path, top): path
                 for path in glob.glob(f"{top}/??/??/*{suffix}")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a chunk looks like, said once for LMCache and for kvtier."""
+"""The geometries of chunks, for LMCache and for kvtier."""
 import dataclasses
 
 import torch
@@ -36,7 +36,7 @@ class Geometry:
 
     @property
     def shape(self):
-        """Of a chunk as LMCache keeps it: KV_2LTD or KV_MLA_FMT."""
+        """Return the shape of a chunk in LMCache's format KV_2LTD or KV_MLA_FMT."""
         return torch.Size([self.n_kv, self.layers, self.chunk_tokens,
                            self.n_heads * self.head_size])
 
@@ -52,12 +52,12 @@ class Geometry:
 SMALL = Geometry()
 PAIR = [dataclasses.replace(SMALL, world_size=2, rank=rank) for rank in (0, 1)]
 MLA = Geometry(mla=True, head_size=24, dtype="half")
-# As long as SMALL's, under its names.
+# Chunks of these geometries have the length and the names of SMALL's chunks.
 OTHERS = (dataclasses.replace(SMALL, layers=2, heads=3),
           dataclasses.replace(SMALL, layers=6, head_size=4),
           dataclasses.replace(SMALL, mla=True, head_size=32))
-# 32 KiB, a multiple of a block.
+# Chunks of 32 KiB, a multiple of a file system's block.
 CUT = Geometry(layers=4, heads=4, head_size=32)
-# 1 MiB: large enough for direct transfers, and a multiple of any block size.
+# Chunks of 1 MiB: large enough for direct transfers, and a multiple of any block size.
 LARGE = Geometry(layers=4, heads=4, head_size=64, chunk_tokens=256,
                  block_tokens=32)

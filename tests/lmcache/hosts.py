@@ -18,8 +18,12 @@ def resolves(name):
 
 
 def name_loopback(name):
-    """Let name mean 127.0.0.1: where it does not, the program starts anew in a mount
-    namespace with another /etc/hosts.  False: that is not allowed here."""
+    """Make `name` resolve to 127.0.0.1.
+
+    If `name` does not resolve to 127.0.0.1, restart the program in a mount namespace with a
+    longer /etc/hosts.  Return true if `name` resolves, false if the process may not create a
+    mount namespace.
+    """
     if resolves(name) or os.environ.get(MARK) or not shutil.which("unshare"):
         return resolves(name)
     with open("/etc/hosts") as file:

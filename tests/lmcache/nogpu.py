@@ -11,13 +11,13 @@ from lmcache.v1.storage_backend import gds_backend
 
 
 def copy(to, from_, n_bytes, kind):
-    """cudaMemcpy."""
+    """Replace cudaMemcpy; return 0, success."""
     ctypes.memmove(to, from_, n_bytes)
     return 0
 
 
 class CuFile:
-    """A file opened for one transfer."""
+    """cufile.CuFile: a context manager for a file that is opened for one transfer."""
 
     def __init__(self, path, mode, use_direct_io=False):
         self.path = path
@@ -45,8 +45,8 @@ class CuFile:
 
 
 def install():
-    # It starts the scan of its paths, which reads this, a few lines before it sets this:
-    # some scans end there, with nothing found.
+    # GdsBackend starts the scan of the directories before GdsBackend sets _use_noatime, which the
+    # scan reads.  Without this default value some scans fail and find no file.
     gds_backend.GdsBackend._use_noatime = True
     gds_backend._load_gpu_memcpy = lambda: copy
     module, bindings = types.ModuleType("cufile"), types.ModuleType("cufile.bindings")

@@ -27,8 +27,11 @@ TIMEOUT_S = 60
 
 
 class Memory:
-    """Paged KV as an engine has it: [kv, layer, block, token, head] pieces of
-    head_bytes, or with heads before tokens."""
+    """Paged KV of an engine in host memory.
+
+    The order of dimensions is [kv, layer, block, token, head], with heads_first [kv, layer,
+    block, head, token]; each element has head_bytes bytes.
+    """
 
     def __init__(self, geometry, heads_first=False):
         self.geometry = g = geometry
@@ -43,7 +46,7 @@ class Memory:
             0, 256, self.bytes.shape, numpy.uint8)
 
     def chunk(self, blocks, n_tokens):
-        """The bytes of the chunk in these blocks as LMCache orders them."""
+        """Return the first n_tokens tokens of `blocks` as bytes in LMCache's order."""
         g = self.geometry
         pieces = self.bytes[:, :, list(blocks)]
         if self.heads_first:
@@ -65,7 +68,11 @@ class Memory:
 
 
 class Kvtier:
-    """One engine in both roles.  directory: one path, or several with commas."""
+    """An engine in both roles.
+
+    directory: one path, or several paths separated by commas; settings: configuration keys,
+    which override the keys chosen here.
+    """
 
     def __init__(self, directory, geometry, heads_first=False, opaque=False,
                  **settings):
@@ -114,8 +121,10 @@ class Kvtier:
         return self.engine.seq(array("i", tokens), **extra)
 
     def wide_names(self, tokens, **extra):
-        """The four words of 64 bits, as the chunk hashes of older LMCaches have
-        them, of each chunk of tokens, a partial one too."""
+        """Return the 256-bit hash of each chunk of `tokens`, as four 64-bit words.
+
+        Older LMCache releases have such hashes.  The result includes a partial chunk.
+        """
         seq = self.seq(tokens, **extra)
         raw = seq.chunks(0, -(-len(tokens) // self.geometry.chunk_tokens))
         seq.free()
@@ -123,12 +132,12 @@ class Kvtier:
                 for i in range(0, len(raw), _lib.CHUNK_BYTES)]
 
     def names(self, tokens, **extra):
-        """The chunk hashes of 64 bits that name the chunks of tokens."""
+        """Return the signed 64-bit hashes that name the chunks of `tokens`."""
         return [first - 2**64 if first >= 2**63 else first
                 for first, *_ in self.wide_names(tokens, **extra)]
 
     def _sizes(self, tokens):
-        """How many tokens each chunk has that is stored."""
+        """Return the number of tokens of each chunk that the engine stores."""
         size = self.geometry.chunk_tokens
         sizes = [size] * (len(tokens) // size)
         if self.partial and len(tokens) % size:
@@ -136,7 +145,7 @@ class Kvtier:
         return sizes
 
     def _blocks(self, sizes):
-        """Blocks for chunks of these sizes, in no order: a list for each."""
+        """Choose random distinct blocks for chunks of `sizes` tokens; return a list per chunk."""
         counts = [-(-n // self.geometry.block_tokens) for n in sizes]
         ids = self.random.sample(range(BLOCKS), sum(counts))
         return [[ids.pop(0) for _ in range(n)] for n in counts]
@@ -146,13 +155,13 @@ class Kvtier:
         return [(0, seq.chunks(0, len(blocks)), flat.tobytes(), tags)]
 
     def store(self, tokens, seed, **extra):
-        """Store random KV for the chunks of tokens; each chunk's bytes."""
+        """Store random KV for the chunks of `tokens`; return the bytes of each chunk."""
         sizes = self._sizes(tokens)
         blocks = self._blocks(sizes)
         self.memory.fill(seed)
         seq = self.seq(tokens, **extra)
         deadline = time.monotonic() + TIMEOUT_S
-        while True:  # chunks are dropped while the pool is too small for all
+        while True:  # a full pool drops chunks: repeat the store
             before = self.counters()["store_dropped"]
             self.engine.store(self._io(seq, blocks, extra.get("tags")))
             self.engine.flush(TIMEOUT_S * 1000)
@@ -164,7 +173,7 @@ class Kvtier:
         return [self.memory.chunk(b, n) for b, n in zip(blocks, sizes)]
 
     def lookup(self, tokens, **extra):
-        """Chunks that are promised."""
+        """Return the number of chunks in a lookup's hit; a partial chunk counts."""
         seq = self.seq(tokens, **extra)
         deadline = time.monotonic() + TIMEOUT_S
         while (hit := self.engine.lookup(seq, 0, len(tokens))) is None:
@@ -176,7 +185,7 @@ class Kvtier:
         return -(-hit // self.geometry.chunk_tokens)
 
     def load(self, tokens, n, **extra):
-        """Load n chunks: the bytes of each, or its negative errno."""
+        """Load the first n chunks; return the bytes or the negative errno of each chunk."""
         sizes = self._sizes(tokens)[:n]
         blocks = self._blocks(sizes)
         self.memory.bytes[...] = 0
@@ -195,12 +204,12 @@ class Kvtier:
                 for s, b, tokens_in in zip(status, blocks, sizes)]
 
     def get(self, tokens, **extra):
-        """What a lookup promises, loaded."""
+        """Load the chunks of a lookup's hit; return the values of load()."""
         return self.load(tokens, self.lookup(tokens, **extra), **extra)
 
 
 class Op(_lib._Sized):
-    """struct kvt_op."""
+    """struct kvt_op of kvtier.h."""
     _fields_ = [("struct_size", ctypes.c_size_t), ("kind", ctypes.c_uint32),
                 ("flags", ctypes.c_uint32), ("key", ctypes.c_char_p),
                 ("buf", ctypes.c_void_p),
@@ -211,7 +220,7 @@ class Op(_lib._Sized):
 
 
 class Store:
-    """Keys to bytes: chunks of any length."""
+    """A store of kvtier.h (kvt_store_open): chunks of any length, addressed by key texts."""
     GET = 2
 
     def __init__(self, **settings):
@@ -226,7 +235,10 @@ class Store:
         self.config.close()
 
     def get(self, key, room=1 << 24):
-        """The bytes under a key text, or a negative errno."""
+        """Return the bytes of the chunk with this key text, or a negative errno.
+
+        room: length of the receiving buffer in bytes.
+        """
         buf = (ctypes.c_char * room)()
         op = Op(kind=self.GET, key=key.encode(), bytes=room,
                 buf=ctypes.cast(buf, ctypes.c_void_p))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Let the real LMCache judge kvtier's files, on CPU tensors.
+"""Compare kvtier's files and chunk names with the real LMCache, on CPU tensors.
 
-Each group of tests runs in a process of its own, because PYTHONHASHSEED and
-LMCache's settings hold for a process.  Last line: N passed, N failed, N skipped.
-Where LMCache cannot be installed that is said, and everything counts as skipped.
-Exit status: 0, 1 when a test failed, 77 when no test ran.
+Each group of tests runs in a separate process, because PYTHONHASHSEED and LMCache's
+settings hold for a process.  Last line: N passed, N failed, N skipped.  If LMCache cannot
+be installed, the program reports this and counts each group as skipped.
+Exit status: 0 success, 1 a test failed, 77 no test ran.
 """
 import argparse
 import os
@@ -16,8 +16,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-TIMEOUT_S = 1800  # of a group of tests; a minute on a machine that does nothing else
-# The module of tests, and PYTHONHASHSEED; None: not set.
+TIMEOUT_S = 1800  # for a group of tests, which takes a minute on an idle machine
+# The module of tests, and the value of PYTHONHASHSEED (None: unset).
 RUNS = [("test_headers", "0"), ("test_files", "0"), ("test_3fs", "0"),
         ("test_disk", "0"), ("test_gds", "0"), ("test_weka", "0"), ("test_s3", "0"),
         ("test_keys", "0"), ("test_keys", "42"), ("test_keys", "random"),
@@ -30,7 +30,10 @@ def library():
 
 
 def interpreter():
-    """Of the environment with LMCache, installed if need be; None: it cannot."""
+    """Return the path of a Python with LMCache, after installing LMCache if necessary.
+
+    Return None if LMCache cannot be installed.
+    """
     given = os.environ.get("KVTIER_LMCACHE_PYTHON")
     if given:
         return given
@@ -42,7 +45,7 @@ def interpreter():
 
 
 def count(output, returncode):
-    """(passed, failed, skipped) of a run of unittest."""
+    """Return (passed, failed, skipped) of a unittest run; (0, 1, 0) if the run broke off."""
     ran = re.findall(r"^Ran (\d+) tests? in", output, re.M)
     failed = len(set(re.findall(r"^(?:FAIL|ERROR): (\w+)", output, re.M)))
     skipped = sum(map(int, re.findall(r"skipped=(\d+)\)?$", output, re.M)))

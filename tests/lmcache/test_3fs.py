@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's fs connector and kvtier on one directory of 3FS, which kvtier writes and
-reads through rings: LMCache's hf3fs connector has the fs connector's names and bytes."""
+"""LMCache's fs connector and kvtier on one directory of 3FS.  kvtier writes and reads through
+rings.  The fs connector stands for LMCache's hf3fs connector, which writes equal names and
+bytes."""
 import json
 import os
 import sys
@@ -18,7 +19,7 @@ from geometry import LARGE, SMALL  # noqa: E402
 
 
 class On3FS:
-    """Tests of files whose directory lies in a mount."""
+    """A mixin for the tests of test_files.py: the directory is in a mount of the tests' 3FS."""
 
     @classmethod
     def setUpClass(cls):
@@ -77,7 +78,7 @@ class WhatKvtierWrites(On3FS, test_files.WhatKvtierWrites):
 
 class PartialChunks(On3FS, test_files.PartialChunks):
     def test_of_kvtier_are_found_and_returned_by_lmcache(self):
-        """3FS has no attributes: without header a partial one cannot be verified."""
+        """3FS has no extended attributes: without header a partial chunk is unverified."""
         def check(geometry, header, tokens):
             chunks = self.kvtier(geometry, header).store(tokens, 1)
             keys = theirs.keys(geometry, tokens, partial=True)
@@ -91,13 +92,13 @@ class PartialChunks(On3FS, test_files.PartialChunks):
 
 
 class Together(On3FS, test_files.Together):
-    # What was promised has been verified in memory: a file that changes is not seen.
+    # A promised chunk is verified in host memory: kvtier does not see a later change of the file.
     test_lmcache_writes_over_what_kvtier_stored = None
 
 
 class Damaged(On3FS, test_files.Damaged):
-    test_a_file_of_lmcache_cut_under_an_open_engine_is_a_miss = None  # as above
-    # Its index is not in the directory.
+    test_a_file_of_lmcache_cut_under_an_open_engine_is_a_miss = None  # as in Together
+    # The index of a 3FS directory is outside the directory: lose_index() cannot delete the index.
     test_a_file_of_kvtier_cut_anywhere_is_a_miss = None
     test_a_file_of_kvtier_that_was_cut_is_not_found_without_the_index = None
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's local disk back end and kvtier on one directory, one after the other:
-what LMCache leaves behind and would never see again, and what it reads of ours."""
+"""LMCache's local disk back end and kvtier use one directory, one after the other.  kvtier
+reads the files of an ended LMCache, which a new LMCache does not find; LMCache reads kvtier's
+files."""
 import errno
 import os
 import unittest
@@ -71,7 +72,7 @@ class WhatLMCacheLeaves(OnDisk):
         lmcache = self.lmcache()
         lmcache.put([key], [part])
         self.assertEqual(lmcache.get([key]), [part])
-        self.assertEqual(self.kvtier().lookup(tokens), 0)  # no whole chunk
+        self.assertEqual(self.kvtier().lookup(tokens), 0)  # the file is shorter than a whole chunk
         store = ours.Store(local_disk=self.folder, max_local_disk_size=1)
         self.addCleanup(store.close)
         self.assertEqual(store.get(key.to_string()), part)
@@ -115,10 +116,11 @@ class WhatKvtierWrites(OnDisk):
             reader.engine.close()
 
     def test_is_a_miss_where_lmcache_wrote_over_it(self):
-        """LMCache writes into our file: our mark stays, with O_DIRECT our trailer too.
+        """LMCache writes into kvtier's file: kvtier's extended attribute stays, with O_DIRECT also
+        kvtier's trailer.
 
-        The file could be a truncated file of kvtier, and is a miss until kvtier or
-        LMCache stores the chunk in a new file.
+        kvtier cannot distinguish such a file from a truncated file of kvtier.  The chunk is a
+        miss until kvtier or LMCache stores the chunk in a new file.
         """
         for use_odirect in (False, True):
             tokens = self.tokens(LARGE, 3)
@@ -133,7 +135,7 @@ class WhatKvtierWrites(OnDisk):
             with self.subTest(use_odirect=use_odirect):
                 found = kvtier.get(tokens)
                 self.assertEqual([one for one in found if one not in missed], [])
-                while kvtier.lookup(tokens):  # each read forgets a chunk
+                while kvtier.lookup(tokens):  # each failed load removes a chunk from the index
                     kvtier.get(tokens)
                 chunks = kvtier.store(tokens, 2)
                 self.assertEqual(kvtier.get(tokens), chunks)
@@ -144,7 +146,7 @@ class Damaged(OnDisk):
         self.check_cut()
 
     def test_a_file_of_lmcache_cut_in_half_is_a_miss(self):
-        """LMCache fills it up with another chunk's bytes."""
+        """LMCache returns a truncated chunk, filled up with bytes of another chunk."""
         tokens, _, chunks, paths = self.stored()
         os.truncate(paths[1], self.header_bytes + SMALL.chunk_bytes // 2)
         self.assertEqual(self.kvtier().get(tokens), chunks[:1])

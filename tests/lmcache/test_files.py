@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache and kvtier on one directory: each reads what the other wrote."""
+"""LMCache and kvtier on one directory of fs: each program reads the other program's files."""
 import dataclasses
 import errno
 import os
@@ -145,10 +145,13 @@ class WhatKvtierWrites(OnFs):
 
 
 class PartialChunks(OnFs):
-    """Both programs with save_unfull_chunk."""
+    """Both programs run with save_unfull_chunk."""
 
     def each(self, check):
-        """Geometries, with and without headers; three chunks and a partial one."""
+        """Call check(geometry, header, tokens) for each geometry, with and without headers.
+
+        The tokens fill three whole chunks and a partial chunk.
+        """
         for geometry in (SMALL, MLA, LARGE):
             for header in (True, False):
                 for n in (1, geometry.block_tokens, geometry.chunk_tokens - 1):
@@ -232,7 +235,7 @@ class Together(OnFs):
         prompts = []
         for i in range(20):
             tokens = self.tokens(SMALL, 4)
-            kvtier.random.seed(i)  # its bytes and its choice of blocks
+            kvtier.random.seed(i)  # determines the blocks, and so the bytes of each chunk
             chunks = kvtier.store(tokens, i)
             prompts.append((tokens, theirs.keys(SMALL, tokens), chunks, i))
         for path in self.files().values():
@@ -345,7 +348,7 @@ class Together(OnFs):
 class Damaged(OnFs):
     def test_a_file_of_kvtier_cut_anywhere_is_a_miss(self):
         for header in (True, False):
-            self.setUp()  # a directory for each
+            self.setUp()  # a new directory for each header setting
             self.check_cut(header=header)
 
     def cut(self, path, to):
@@ -444,7 +447,7 @@ class Damaged(OnFs):
 
 
 class Isolation(OnFs):
-    """A file of LMCache tells nothing but its key text."""
+    """The only identity in a file of LMCache is the key text, which is the file's name."""
 
     def setUp(self):
         super().setUp()

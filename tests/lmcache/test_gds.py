@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's GDS back end and kvtier on one directory: each reads what the other wrote.
-LMCache moves bytes over host memory (nogpu.py); its files are its own."""
+"""LMCache's GDS back end and kvtier on one directory: each program reads the other program's
+files.  LMCache copies through host memory (nogpu.py); LMCache's own code writes the files."""
 import dataclasses
 import hashlib
 import json
@@ -20,9 +20,9 @@ HEADER_BYTES, DATA, METADATA = OnGds.header_bytes, OnGds.DATA, OnGds.METADATA
 MOVERS = ("posix", "cufile")
 MODELS = ("org/small%20model", "m%40x", "a b/c+d~e_f.g-h", "/models/ünïcode", "x" * 150)
 
-# What LMCache 0.5.6 wrote with PYTHONHASHSEED=0 for the first chunk of tokens 0, 1, 2, ...
-# whose byte i is (7 * i + 3) % 256: the name, its suffix apart; SHA-256 of the metadata
-# and of the data.
+# Files of LMCache 0.5.6 with PYTHONHASHSEED=0 for the first chunk of the tokens 0, 1, 2, ...;
+# byte i of the chunk is (7 * i + 3) % 256.  Per geometry: the data file's path without suffix,
+# SHA-256 of the metadata file, SHA-256 of the data file.
 GOLDEN = [
     (SMALL, "79/70/org%2Fsmall-model%401%400%406e9ca116c2360103%40bfloat16",
      "aae28bcb66a9ccc7a7aaa46fa4ba4013486b269e300b7be402ffb03a0d8aea1b",
@@ -123,8 +123,9 @@ class WhatLMCacheWrites(OnGds):
 
     def test_lies_in_the_directory_of_its_gpu(self):
         several, tokens, chunks = self.several("abc"), self.tokens(SMALL, 3), []
-        # Both now: LMCache does not make what its scan saw in another directory, and
-        # then cannot write there.
+        # Open both back ends before the first put.  If LMCache's scan sees a subdirectory in one
+        # directory, LMCache does not create the subdirectory in the other directory, and the
+        # put fails.
         lmcaches = [self.lmcache(geometry, directory=several) for geometry in PAIR]
         for geometry, lmcache in zip(PAIR, lmcaches):
             lmcache.scanned()
@@ -164,7 +165,7 @@ class WhatLMCacheWrites(OnGds):
         self.assertEqual({name + METADATA for name in data}, set(about))
 
     def test_is_found_without_its_metadata(self):
-        """LMCache no longer finds such a file."""
+        """LMCache does not find a data file without metadata file."""
         tokens, keys, chunks, paths = self.stored()
         os.unlink(paths[1] + METADATA)
         lmcache = self.lmcache()
@@ -209,7 +210,7 @@ class WhatKvtierWrites(OnGds):
                 self.check(dataclasses.replace(SMALL, model=model))
 
     def test_is_not_stored_under_names_too_long_for_a_file(self):
-        """The name of the data would fit; the name of the metadata would not."""
+        """The name of the data file fits, the longer name of the metadata file does not."""
         geometry = dataclasses.replace(SMALL, model="x" * 190)
         tokens, kvtier = self.tokens(SMALL, 3), self.kvtier(geometry)
         kvtier.store(tokens, 1)
@@ -226,7 +227,7 @@ class WhatKvtierWrites(OnGds):
         self.assertEqual(lmcache.get(keys), chunks)
 
     def test_has_lmcaches_names_and_bytes(self):
-        """But for more fields within __metadata__."""
+        """kvtier's files have LMCache's names and bytes, and more fields within __metadata__."""
         for number, dtype in enumerate(DTYPES):
             for mla in (False, True):
                 geometry = Geometry(dtype=dtype, mla=mla)
@@ -256,7 +257,7 @@ class WhatKvtierWrites(OnGds):
         self.assertEqual(plain, theirs_[8:HEADER_BYTES].decode().rstrip(" "))
 
     def test_lies_where_lmcache_would_write_it(self):
-        """by_gpu is all that LMCache has: by_local_rank ends its start."""
+        """LMCache supports only by_gpu; with by_local_rank LMCache's start raises ValueError."""
         several, tokens = self.several("abc"), self.tokens(SMALL, 4)
         for geometry in PAIR:
             chunks = self.kvtier(geometry, directory=several).store(tokens, 1)
@@ -293,7 +294,7 @@ class WhatKvtierWrites(OnGds):
 
 
 class PartialChunks(OnGds):
-    """Both programs with save_unfull_chunk."""
+    """Both programs run with save_unfull_chunk."""
 
     def each(self, check):
         for geometry in (SMALL, MLA, LARGE):
@@ -369,7 +370,8 @@ class Together(OnGds):
                              [one is not None for one in found])
             lmcache.contains(theirs.keys(LARGE, new))
             self.assertEqual(lmcache.get_each(theirs.keys(LARGE, new)), second)
-        open_before.put(theirs.keys(LARGE, old), first)  # it makes no directory twice
+        # LMCache creates each directory once: kvtier must keep the directories of evicted files.
+        open_before.put(theirs.keys(LARGE, old), first)
         self.assertEqual(open_before.get(theirs.keys(LARGE, old)), first)
 
     def test_kvtier_stores_over_what_it_would_not_use(self):
@@ -408,7 +410,7 @@ class Together(OnGds):
         self.gone(unfinished)
 
     def test_metadata_without_data_is_a_miss_and_goes(self):
-        """LMCache promises such a chunk, but cannot load the chunk."""
+        """LMCache reports a hit for the chunk, but cannot load the chunk."""
         tokens, keys, chunks, paths = self.stored()
         os.unlink(paths[1])
         lmcache = self.lmcache()
@@ -478,7 +480,7 @@ class Damaged(OnGds):
 
 
 class Isolation(OnGds, test_files.Isolation):
-    """A file of LMCache tells nothing but its key text."""
+    """The only identity in a file of LMCache is the key text, which is the file's name."""
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of files: header and payload of either program are the other's."""
+"""Name, header and payload of kvtier's files equal LMCache's.  kvtier adds a trailer."""
 import os
 import tempfile
 import unittest

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of chunks: kvtier's are those of LMCache's token database.  Run under
-several PYTHONHASHSEED, which decides the root of the hashes in both."""
+"""kvtier names chunks as LMCache's token database does.  run.py runs these tests with several
+values of PYTHONHASHSEED, which determines the root of the hashes in both programs."""
 import os
 import random
 import struct
@@ -20,7 +20,7 @@ INT32_MAX = 2**31 - 1
 
 
 def shares(algorithm):
-    """Whether LMCache has the same root in every process that has our seed."""
+    """Return true if LMCache's root is equal in all processes with this PYTHONHASHSEED."""
     if algorithm == "builtin":
         return SEED not in (None, "random")
     return theirs.have_vllm()
@@ -52,7 +52,7 @@ class Keys(unittest.TestCase):
         return there
 
     def test_hashes_of_older_releases_follow_their_rule(self):
-        """They chained all of the digest that vLLM's function gives."""
+        """Older LMCache releases chain the whole digest of vLLM's hash function."""
         if not theirs.have_vllm() or SEED is None:
             self.skipTest("LMCache has no fixed root here")
         from vllm.utils.hashing import sha256_cbor

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's S3 connector and kvtier on one bucket of SeaweedFS: each reads what the
-other wrote."""
+"""LMCache's S3 connector and kvtier on one bucket of SeaweedFS: each program reads the other
+program's objects."""
 import dataclasses
 import hashlib
 import json
@@ -15,7 +15,7 @@ import hosts
 
 BUCKET = "test"
 HOST = BUCKET + ".s3.localhost"
-NAMED = hosts.name_loopback(HOST)  # before anything else is loaded, as it may start anew
+NAMED = hosts.name_loopback(HOST)  # before other imports: may restart the program
 
 import ours  # noqa: E402
 import theirs  # noqa: E402
@@ -25,7 +25,7 @@ SERVERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "server
 sys.path.insert(0, SERVERS)
 from client import Client, path as path_of  # noqa: E402
 
-# LMCache stores no chunk that does not fill whole pages of its pool.
+# LMCache stores only chunks that fill whole pages of LMCache's pool.
 SMALL = dataclasses.replace(geometry.SMALL, layers=4, head_size=32)
 MLA = dataclasses.replace(geometry.MLA, layers=4, head_size=64)
 # 10 MiB: LMCache stores such a chunk in parts and reads the chunk in ranges.
@@ -85,7 +85,7 @@ class Case(unittest.TestCase):
         return made
 
     def check_same(self, found, chunks):
-        """As assertEqual(), but says no more than which differ."""
+        """Assert equal chunks; a failure prints which chunks differ or their errno, no bytes."""
         self.assertEqual([one if isinstance(one, int) else one == chunk
                           for one, chunk in zip(found, chunks)], [True] * len(chunks))
 
@@ -125,7 +125,7 @@ class WhatLMCacheStores(Case):
         self.check_same(self.kvtier().get(tokens), chunks[:1])
 
     def test_is_replaced_where_kvtier_has_the_same_tokens(self):
-        """LMCache's object is unverified; kvtier's object replaces it and is verified."""
+        """LMCache's object is unverified; kvtier's verified object replaces LMCache's object."""
         tokens, _ = self.stored_by_lmcache()
         writer = self.kvtier(refuse_unverified="true")
         chunks = writer.store(tokens, 1)
@@ -163,7 +163,7 @@ class WhatKvtierStores(Case):
         self.assertEqual(reader.counters()["unverified_chunks"], 0)
 
     def test_may_be_written_over_by_lmcache(self):
-        """A promised chunk is then a miss; the next lookup finds LMCache's chunk."""
+        """A promised chunk becomes a miss; the next lookup finds LMCache's chunk."""
         tokens = self.tokens(SMALL, 2)
         writer = self.kvtier()
         writer.store(tokens, 1)

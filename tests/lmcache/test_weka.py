@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LMCache's GDS back end and kvtier on one directory of a Weka file system, on which
-files have another suffix.  There is none: the program starts anew in a mount namespace in
-which the tables of mounts tell of one."""
+"""LMCache's GDS back end and kvtier on one directory of a Weka file system, where files have the
+suffix .weka1.  The tests need no Weka: the program restarts in a mount namespace with mount
+tables that name a Weka file system."""
 import hashlib
 import os
 import shutil
@@ -15,7 +15,10 @@ SOURCE = " - wekafs default/kv rw\n"
 
 
 def start_anew():
-    """False: that is not allowed here."""
+    """Restart the program in a mount namespace with mount tables that name a Weka file system.
+
+    Return true in the restarted program, false if the process may not create a namespace.
+    """
     if os.environ.get(MARK):
         return True
     may = ["unshare", "--mount"] + ([] if os.geteuid() == 0 else ["--map-root-user"])
@@ -36,7 +39,7 @@ def start_anew():
                           *sys.orig_argv[1:]])
 
 
-STARTED = start_anew()  # before anything else is loaded
+STARTED = start_anew()  # before other imports: may restart the program
 
 import theirs  # noqa: E402
 from case import OnGds  # noqa: E402

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real LMCache: its remote back end over fs, its local disk and GDS back ends, and
-its hashing of tokens."""
+"""Wrappers of the real LMCache: the remote back end over fs and S3, the local disk back end,
+the GDS back end, and the hashing of tokens."""
 import asyncio
 import os
 import threading
@@ -29,7 +29,7 @@ TIMEOUT_S = 60
 
 
 def have_vllm():
-    """Whether LMCache can take hash functions and their root from vLLM."""
+    """Return true if vLLM is installed, from which LMCache takes hash functions and their root."""
     try:
         from vllm.utils import hashing  # noqa: F401
         from vllm.v1.core import kv_cache_utils  # noqa: F401
@@ -50,20 +50,22 @@ def metadata(geometry):
 
 def keys(geometry, tokens, algorithm="builtin", request_configs=None,
          partial=False):
-    """LMCache's keys of the chunks of tokens; also of a partial one, if so."""
+    """Return LMCache's keys of the chunks of `tokens`; with `partial` also of a partial chunk."""
     config = LMCacheEngineConfig.from_defaults(
         chunk_size=geometry.chunk_tokens, save_unfull_chunk=partial,
         pre_caching_hash_algorithm=algorithm)
     database = token_database.ChunkedTokenDatabase(config, metadata(geometry))
     if not have_vllm() and "PYTHONHASHSEED" in os.environ:
-        # LMCache alone has the root 0; with vLLM it would be this.
+        # LMCache without vLLM uses the root 0; LMCache with vLLM uses this root.
         token_database.NONE_HASH = hash(os.environ["PYTHONHASHSEED"])
     return [key for _, _, key in database.process_tokens(
         tokens=list(tokens), request_configs=request_configs)]
 
 
 class Backend:
-    """What LMCache's back ends need, and share."""
+    """The base of the back ends: an event loop in a thread, LMCache's configuration, metadata and
+    memory.  A subclass implements open(), which returns LMCache's back end.
+    """
 
     def __init__(self, geometry, **settings):
         self.geometry = geometry
@@ -89,13 +91,16 @@ class Backend:
             coroutine, self.loop).result(TIMEOUT_S)
 
     def shape(self, n_bytes):
-        """Of a chunk of so many bytes: it may hold fewer tokens than a whole one."""
+        """Return the shape of a chunk of `n_bytes`: a partial chunk has fewer tokens."""
         g = self.geometry
         tokens = n_bytes * g.chunk_tokens // g.chunk_bytes
         return torch.Size([*g.shape[:2], tokens, g.shape[3]])
 
     def put(self, keys, chunks):
-        """Store chunks, each as bytes, and wait until they are written."""
+        """Store chunks, each as bytes, and wait until LMCache has called back for each chunk.
+
+        Raises TimeoutError after TIMEOUT_S seconds without a callback.
+        """
         objects = []
         for chunk in chunks:
             one = self.memory.allocate(self.shape(len(chunk)),
@@ -122,7 +127,7 @@ class Backend:
         return data
 
     def get(self, keys):
-        """The chunks as bytes, None for each that LMCache does not find."""
+        """Return the chunks as bytes, None for each miss."""
         return [self._take(one) for one in self.backend.batched_get_blocking(keys)]
 
     def get_each(self, keys):
@@ -133,8 +138,11 @@ class Backend:
 
 
 class LMCacheDisk(Backend):
-    """directory: one path, or several with commas between, of which LMCache takes
-    the one for the worker's GPU."""
+    """LMCache's local disk back end.
+
+    directory: one path, or several paths separated by commas; LMCache uses the path of the
+    worker's GPU.
+    """
 
     def __init__(self, directory, geometry, **extra_config):
         super().__init__(geometry, local_disk=directory, max_local_disk_size=1.0,
@@ -153,7 +161,7 @@ class LMCacheDisk(Backend):
         return self.backend._key_to_path(key)
 
     def adopt(self, keys):
-        """Let it have files that it did not write: it never looks for any."""
+        """Register files that another program wrote: the back end never scans the directory."""
         for key in keys:
             self.backend.insert_key(key, self.geometry.chunk_bytes,
                                     self.geometry.shape,
@@ -161,8 +169,11 @@ class LMCacheDisk(Backend):
 
 
 class LMCacheGds(Backend):
-    """directory: one path, or several with commas between.  The GPU's memory is the
-    host's.  mover: "posix", LMCache's own for where GDS is not, or "cufile"."""
+    """LMCache's GDS back end, with host memory in place of GPU memory (nogpu.py).
+
+    directory: one path, or several paths separated by commas.  mover: "posix", LMCache's
+    transfer without GDS, or "cufile".  device: the GPU's number, defaults to the rank.
+    """
     DATA, METADATA = ".kvcache.safetensors", ".metadata"
 
     def __init__(self, directory, geometry, mover="posix", device=None, **settings):
@@ -170,7 +181,7 @@ class LMCacheGds(Backend):
         self.device = geometry.rank if device is None else device
         super().__init__(geometry, gds_path=directory, gds_buffer_size=32,
                          use_gds=mover != "posix", **settings)
-        self.memory = self.backend  # which writes from its own buffer only
+        self.memory = self.backend  # a put needs memory that this back end allocated
 
     def open(self):
         return GdsBackend(self.config, self.about, self.loop,
@@ -185,11 +196,11 @@ class LMCacheGds(Backend):
         self.run(self.published())
 
     async def published(self):
-        """The metadata is written when a put is said to be done, or later."""
+        """Wait for the metadata files, which LMCache may write after a put's callback."""
         await asyncio.gather(*self.backend.save_metadata_tasks)
 
     def scanned(self):
-        """Wait for the scan at the start; the keys that are known then."""
+        """Wait for the end of the scan that open() started; return the known keys."""
         self.backend._scan_metadata_future.result(TIMEOUT_S)
         return set(self.backend.hot_cache)
 
@@ -198,7 +209,10 @@ class LMCacheGds(Backend):
 
 
 class LMCache(Backend):
-    """directory: one path, or several with commas between."""
+    """LMCache's remote back end over fs.
+
+    directory: one path, or several paths separated by commas.
+    """
 
     def __init__(self, directory, geometry, **extra_config):
         super().__init__(geometry, remote_url="fs://localhost:0" + directory,
@@ -215,7 +229,7 @@ class LMCache(Backend):
             raise OSError("LMCache failed to put a chunk")
 
     def connector(self):
-        """The fs connector itself, within what checks and measures it."""
+        """Return the fs connector inside LMCache's wrappers, which check and measure calls."""
         inner = self.remote.connection
         while hasattr(inner, "_connector"):
             inner = inner._connector
@@ -226,7 +240,10 @@ class LMCache(Backend):
 
 
 class LMCacheS3(LMCache):
-    """url: with the bucket in the host's name, which is all that LMCache knows."""
+    """LMCache's remote back end over S3.
+
+    url: the host name contains the bucket; LMCache supports no other form.
+    """
 
     def __init__(self, url, geometry, **extra_config):
         Backend.__init__(self, geometry, remote_url=url, remote_serde="naive",
