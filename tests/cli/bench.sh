@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# kvtier bench: steps, tiers, JSON, the page, failures, and that no chunk stays.  Asserts nothing
-# about speed.
+# kvtier bench: steps, tiers, JSON, the HTML page, failures, deletion of all chunks.  No check of
+# speed.
 #   KVTIER=build/kvtier sh tests/cli/bench.sh
 command=bench
 . "$(dirname "$0")/lib"
 fs="--set remote_url=fs://$dir/fs"
 small='--size 1 --count 3'
 
-# The storage has no chunk.
+# expect_empty: the storage must hold no chunk
 expect_empty() {
     left=$(find fs disk -type f ! -path '*/.kvtier/*' 2>/dev/null)
     [ -z "$left" ] || fail "chunks stay: $left"

@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# kvtier config and kvtier itself: output, exit codes, JSON, and that
-# docs/configuration.md is what the table says.
+# kvtier config, help and version: output, exit codes, JSON.  docs/configuration.md is the output of
+# kvtier config keys --markdown.
 #   KVTIER=build/kvtier sh tests/cli/config.sh
 command=
 docs=$(cd "$(dirname "$0")/../../docs" && pwd)
 . "$(dirname "$0")/lib"
 
-# has FILE TEXT: a line of FILE has TEXT
+# has FILE TEXT: a line of FILE must contain TEXT
 has() {
     if ! grep -qF -- "$2" "$1"; then
         echo "FAIL: no '$2' in $1:"
@@ -17,7 +17,7 @@ has() {
     fi
 }
 
-# json: out is JSON
+# json: the file out must be JSON
 json() {
     if command -v python3 >/dev/null && ! python3 -m json.tool <out >/dev/null; then
         echo "FAIL: no JSON:"
@@ -140,7 +140,8 @@ expect 1 config check --tp 1024 --json 3fs.yaml
 json
 has out '"shared_bytes": 214984425472'
 has out '"key": "hf3fs_iov_size"'
-# where one may be mounted: a /dev/shm without limit, and a container's
+# a /dev/shm without limit, and a small /dev/shm as in a container, if this process may mount a
+# tmpfs
 if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
     unshare -m sh -c "mount -t tmpfs -o size=0 none /dev/shm && \"$kvtier\" config check \
         --tp 1024 3fs.yaml" >out || fail 'a limit where there is none'
@@ -150,7 +151,7 @@ if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
     has out 'which has 0.06 GiB free: give it more (docker: --shm-size), or lower it.'
 fi
 
-# shared host memory counts once, however many workers there are
+# shared host memory counts once for any number of workers
 printf 'max_shared_cpu_size: 0.125\nmax_local_cpu_size: 0.0625\n' >shared.yaml
 if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
     unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" config check \

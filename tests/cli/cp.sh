@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# kvtier cp: an engine hits the copies; corrupt and unverifiable chunks are not copied; a copy that
-# was interrupted goes on.
+# kvtier cp: an engine hits the copies; cp does not copy corrupt and unverifiable chunks; a second
+# cp resumes an interrupted copy.
 #   KVTIER=build/kvtier sh tests/cli/cp.sh
 command=
 servers=$(cd "$(dirname "$0")/../servers" && pwd)
@@ -13,7 +13,7 @@ if ! command -v python3 >/dev/null; then
 fi
 
 has() { grep -q -- "$1" out err || fail "'$1' is not printed"; }
-# json EXPRESSION: is true for the last JSON object in out
+# json EXPRESSION: must be true for o, the last JSON object in the file out
 json() {
     python3 -c "import json; o = json.loads(open('out').read().splitlines()[-1]); assert $1, o" ||
         fail "$1"
@@ -61,7 +61,7 @@ for to in disk other gds; do
     json "o['copied_chunks'] == 0 and o['skipped_chunks'] == $total and o['complete']"
 done
 
-# Chunks in shared host memory are not copied, and are no failures.
+# cp copies no chunks from shared host memory, and does not count the chunks as failures.
 shm=$(mktemp -d /dev/shm/kvtier-test.XXXXXX) || exit 1
 trap 'rm -rf "$dir" "$shm"' EXIT
 make shared "remote_url: fs://$dir/fs" 'max_shared_cpu_size: 0.0625' "shared_cpu_path: $shm"
@@ -72,7 +72,7 @@ make third "remote_url: fs://$dir/third"
 expect 0 cp --from shared.yaml --to third.yaml
 has "^$total chunks, .* copied, 0 skipped, 0 failed\$"
 
-# A copy has the identity and the tokens of the chunk.
+# A copy has the source chunk's identity and tokens.
 expect 0 ls --config fs.yaml --json
 key=$(python3 -c 'import json; print(json.loads(open("out").readline())["key"])')
 expect 0 stat "$key" --config fs.yaml --json
@@ -80,7 +80,7 @@ cp out first
 expect 0 stat "$key" --config disk.yaml --json
 cmp -s out first || fail 'stat of a copy differs'
 
-# An object of S3.
+# Copies to S3.
 mkfifo hold
 python3 -B "$servers/s3.py" --bucket kv <hold >facts 2>log &
 exec 9>hold # the server ends with this
@@ -102,7 +102,7 @@ expect 0 cp --from fs.yaml --to s3.yaml
 has "^$total chunks, .* copied, 0 skipped, 0 failed\$"
 hits s3.yaml
 
-# From S3 the keys may need the model's name.
+# A key from S3 is ambiguous if the model's name contains '_': --model names the model.
 slashed=org/my_model@1@0@1a540024b49d3bfe@bfloat16
 head -c 1000 /dev/urandom >in
 expect 0 put $slashed in --config s3.yaml
@@ -135,7 +135,7 @@ json "o['failed_chunks'] == 2 and o['skipped_chunks'] == $((total - 2))"
 [ "$(grep -c '"error": ' out)" -eq 2 ] || fail 'not 2 errors'
 [ ! -s err ] || fail 'an error on the standard error'
 
-# A target that is full ends the copy.
+# A full target ends the copy.
 make full 'remote_storage_plugins: fault' 'extra_config:' \
     "  remote_storage_plugin.fault.base_path: enospc=1/fs://$dir/full"
 rm -rf gds fs
@@ -143,7 +143,7 @@ cp -r gds.before gds
 expect 3 cp --from gds.yaml --to full.yaml
 has 'disk full'
 
-# After an interrupt the same chunks are not copied again.
+# After an interrupt a second cp skips the copied chunks.
 make slow 'disk_io_threads: 1' 'remote_storage_plugins: fault' 'extra_config:' \
     "  remote_storage_plugin.fault.base_path: delay=1,delay_ms=100/fs://$dir/late"
 make late "remote_url: fs://$dir/late"
@@ -160,7 +160,7 @@ expect 0 cp --from gds.yaml --to late.yaml --json
 json "o['skipped_chunks'] == $copied and o['copied_chunks'] == $total - $copied"
 hits late.yaml
 
-# usage
+# wrong usage
 expect 2 cp --from fs.yaml
 expect 2 cp --to fs.yaml
 expect 2 cp --from fs.yaml --to disk.yaml --set chunk_size=1

@@ -34,14 +34,14 @@ expect 0 rm --prefix $a $store --dry-run --json
 [ "$(grep -c '"key": ' out)" -eq 12 ] || fail 'not 12 keys in JSON'
 has '"deleted_chunks": 0, "chunks": 12, .*"dry_run": true'
 
-# usage
+# wrong usage
 expect 2 rm --prefix '' $store
 expect 2 rm --prefix $a $a@1@bfloat16 $store
 expect 2 rm --dry-run $a@1@bfloat16 $store
 expect 2 rm $store
 n_files 13
 
-# other chunks stay
+# chunks without the prefix stay
 expect 0 rm --prefix $a $store
 has '^12 chunks, .* deleted$'
 n_files 1

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# Generated pages equal their tables, and each relative link of a page leads to a file and heading.
+# docs/metrics.md is the output of scripts/make-metrics-docs; docs/tiers.md has a row per tier; each
+# relative link of a page leads to a file and a heading.
 set -eu
 top=$(cd "$(dirname "$0")/../.." && pwd)
 temp=$(mktemp)

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# What kvtier doctor says of 3FS: where there is none, and with the tests' daemon that is
-# well, hangs, and is gone.
+# kvtier doctor on 3FS: without a mount, and with a daemon of the tests that works, hangs, or has
+# ended.
 #   KVTIER=build/kvtier sh tests/cli/doctor-3fs.sh
 command=doctor
 demo=$(cd "$(dirname "$0")/../../demo" && pwd)
@@ -15,7 +15,7 @@ says() { # VERDICT CHECK TEXT
     grep -q "^$1 *3fs $2 .*$3" out || fail "no '$1 3fs $2 ... $3'"
 }
 
-# on DIRECTORIES CODE OPTIONS...
+# on DIRECTORIES CODE OPTIONS...: run the doctor on 3FS tiers; the exit code must be CODE
 on() {
     at=$1
     shift
@@ -68,7 +68,7 @@ on "$dir/kv" 1
 says ok library "kvtier's own client is used; .* has no function"
 unset LD_LIBRARY_PATH
 
-# a container's /dev/shm, where one may be mounted
+# a small /dev/shm, as in a container, if this process may mount a tmpfs
 if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
     unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" doctor \
         --set remote_storage_plugins=hf3fs --set hf3fs_base_path=\"$dir/kv\"" >out 2>err
@@ -106,7 +106,7 @@ says ok daemon "$mount"
 on "$mount/kv" 1 --set "hf3fs_mount_point=$mount/kv"
 says BAD mount "hf3fs_mount_point: $mount/kv is no mount point; 3FS is mounted at $mount"
 
-# who only looks needs no memory
+# ls allocates no transfer memory in /dev/shm; put allocates transfer memory
 if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
     settings="--set remote_storage_plugins=hf3fs --set hf3fs_base_path=$mount/kv"
     unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" ls $settings" \

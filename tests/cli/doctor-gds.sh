@@ -1,8 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# What kvtier doctor says of gds_path: with the vendors' libraries that the tests have, and
-# without any.
+# kvtier doctor on gds_path: without a vendor's library, and with the tests' fake libraries.
 #   KVTIER=build/kvtier sh tests/cli/doctor-gds.sh
 command=doctor
 . "$(dirname "$0")/lib"
@@ -13,7 +12,7 @@ says() { # VERDICT TEXT
     grep -q "^$1 *gds .*$2" out || fail "no '$1 gds ... $2'"
 }
 
-# on CODE OPTIONS...
+# on CODE OPTIONS...: run the doctor on gds_path; the exit code must be CODE
 on() {
     code=$1
     shift
@@ -37,7 +36,7 @@ says ok "$dir/none does not exist yet"
 expect 0 --set "remote_url=fs://$dir/fs"
 ! grep -q gds out || fail 'gds_path is not configured'
 
-# --- with one that works, and with one that lacks something
+# --- with a library: direct transfers work, or a GPU or a kernel module is missing
 
 [ -e "$fakes/hipfile/libhipfile.so.0" ] || finish cli/doctor-gds
 LD_LIBRARY_PATH=$fakes/hipfile

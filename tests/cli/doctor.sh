@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# kvtier doctor on directories of files: what each check reports, and that no file stays.
+# kvtier doctor on tiers of files: the report of each check.  The doctor leaves no file.
 #   KVTIER=build/kvtier sh tests/cli/doctor.sh
 command=doctor
 . "$(dirname "$0")/lib"
@@ -18,7 +18,7 @@ says "^ok *fs files *$dir/fs: .*O_DIRECT.*; one write [0-9.]* GB/s, one read [0-
 says '^ok *store *a chunk of 1 MiB was stored'
 expect_no_file
 
-# every directory of several
+# the doctor checks every directory of a list
 expect 0 --set "local_disk=$dir/disk,$dir/disk2" --set max_local_disk_size=0.1
 says "^ok *local_disk files *$dir/disk: "
 says "^ok *local_disk files *$dir/disk2: "

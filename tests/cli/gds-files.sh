@@ -1,16 +1,16 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# Files as LMCache's GDS back end writes them, without LMCache and without a GPU: the
-# commands find, check, copy and remove them.  tests/lmcache/test_gds.py shows that they
-# are LMCache's.
+# Files in the format of LMCache's GDS back end, without LMCache and without a GPU: the commands
+# find, check, copy and remove such files.  tests/lmcache/test_gds.py compares the files with the
+# files of the real LMCache.
 #   KVTIER=build/kvtier sh tests/cli/gds-files.sh
 command=
 . "$(dirname "$0")/lib"
 key=org/small-model@1@0@6e9ca116c2360103@bfloat16
 file=79/70/org%2Fsmall-model%401%400%406e9ca116c2360103%40bfloat16.kvcache.safetensors
 
-# A header with its length, and 3072 bytes of payload: byte i is (7 * i + 3) % 256.
+# A header of 4096 bytes, and 3072 bytes of payload: byte i is (7 * i + 3) % 256.
 payload() {
     i=0
     while [ $i -lt 256 ]; do
@@ -50,7 +50,7 @@ on 0 stat "$key" --json
 grep -q '"bytes": 3072, "has_checksum": false' out || fail 'its size, no checksum'
 [ -d a ] || fail 'the other directory was not made'
 
-# What kvtier writes lies there too, with two files.
+# kvtier writes a data file and a metadata file into LMCache's directory tree.
 on 0 put "$key" page
 [ -e "a/$file" ] && [ -e "a/$file.metadata" ] || fail 'two files in the own directory'
 head -c 4096 "a/$file" | cmp - "a/$file.metadata" || fail 'other metadata than the header'
@@ -60,7 +60,7 @@ cmp page back || fail 'not the newer bytes'
 on 0 verify --json
 grep -q '"good": 1, "without_checksum": 0' out || fail 'without a checksum'
 
-# All four go.
+# rm deletes the two files in each directory.
 on 0 rm "$key"
 [ -z "$(find a/79 b/79 -type f)" ] || fail "left: $(find a/79 b/79 -type f)"
 on 1 get "$key" back

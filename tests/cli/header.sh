@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The public header compiles by itself as C99 and C++, all it declares is exported
-# and nothing else, and the example is short and runs.
+# The public header compiles alone as C99 and C++.  The library exports exactly the functions of
+# the header.  The example is short and runs.
 set -eu
 top=$(cd "$(dirname "$0")/../.." && pwd)
 library=${KVTIER_LIBRARY:-$top/build/libkvtier.so}

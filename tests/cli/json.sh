@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# With --json a command that fails prints one JSON object with "error" on the standard output,
-# nothing on the standard error, and ends with the exit code that the command has without --json.
+# With --json a failed command prints a JSON object with "error" on the standard output and nothing
+# on the standard error.  The exit code is equal with and without --json.
 #   KVTIER=build/kvtier sh tests/cli/json.sh
 command=
 . "$(dirname "$0")/lib"
@@ -11,7 +11,7 @@ if ! command -v python3 >/dev/null; then
     exit 77
 fi
 
-# fails CODE ARGUMENTS...: with and without --json
+# fails CODE ARGUMENTS...: the command must fail with exit code CODE, with and without --json
 fails() {
     expect "$@"
     [ ! -s out ] || fail "kvtier $*: an error on the standard output"
@@ -35,7 +35,7 @@ expect 1 verify $key $store --json
 python3 -c 'import json; bad, all = map(json.loads, open("out"))
 assert bad["key"] and bad["error"] and all["bad"] == 1, (bad, all)' || fail 'verify --json'
 
-# files of the caller
+# missing files and directories of the caller
 fails 3 put $key absent $store
 expect 0 put $key in $store
 fails 3 get $key absent/back $store
@@ -56,7 +56,7 @@ fails 1 config keys no_such_key
 expect 1 doctor --json --set max_local_cpu_size=100000
 python3 -m json.tool <out >/dev/null || fail 'doctor --json'
 
-# usage, wherever --json stands
+# wrong usage, with --json after the command's first word
 for words in confg 'config chek' 'ls --no-such' 'get' 'rm' 'stat a b' 'version nonsense' \
     'bench --size 0' 'replay' 'clear nonsense' 'doctor nonsense' 'config keys --set a=b'; do
     expect 2 $words
@@ -64,7 +64,7 @@ for words in confg 'config chek' 'ls --no-such' 'get' 'rm' 'stat a b' 'version n
     python3 -c 'import json; assert json.load(open("out"))["error"]' || fail "$words"
 done
 
-# bytes that are no UTF-8
+# a key that is not UTF-8
 bad=$(printf 'model\377@1@0@5@bfloat16')
 fails 1 stat "$bad" $store
 finish cli/json

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The manual page tells of every command and every option that --help knows, and
-# formats without a warning.
+# The manual page describes each command, option and exit code of --help, and formats without a
+# warning.
 set -eu
 kvtier=${KVTIER:-build/kvtier}
 page=$(dirname "$kvtier")/kvtier.1

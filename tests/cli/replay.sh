@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# kvtier replay: what it finds of a small trace, where, exit codes, JSON.
+# kvtier replay of a small trace: hits by tier, exit codes, JSON.
 #   KVTIER=build/kvtier sh tests/cli/replay.sh
 command=replay
 . "$(dirname "$0")/lib"
 
-# The second request is the first one and goes on.
+# The second request begins with the tokens of the first request.
 cat >trace <<END
 {"input_length": 1024, "hash_ids": [1, 2]}
 {"input_length": 1536, "hash_ids": [1, 2, 3]}
@@ -24,7 +24,7 @@ all = json.load(open(sys.argv[1]))
 assert all["scale"] == 1024 and all["bytes_per_token"] == 128, all
 assert all["pool_mib"] == 64 and all["kv_mib"] > 0, all
 first, second = all["passes"]
-# A hit leaves a token to compute, and is whole chunks.
+# A hit consists of whole chunks and leaves at least one token to compute.
 assert first["tokens"] == 2560 and first["hit_tokens"] == 1024, first
 assert second["hit_tokens"] == 768 + 1280, second
 for one in first, second:
@@ -38,8 +38,8 @@ for one in first, second:
 assert first["memory_hit_rate"] > 0, first
 assert first["storage_hit_rate"] == 0 and first["load_bytes"] == 0, first
 assert first["store_bytes"] == 1536 * 128 and first["store_gb_per_s"] > 0, first
-# After the restart memory is empty: the first request is read, the second
-# finds what the first brought.
+# The second pass starts with empty memory: the first request loads from storage, the second
+# request hits the loaded chunks in memory.
 assert second["load_bytes"] > 0 and second["memory_hit_rate"] > 0, second
 END
 fi
@@ -48,14 +48,13 @@ expect 0 --scale 1024 --requests 1 $store trace
 grep -q '^  from host memory, % ' out || fail 'no row for host memory'
 grep -q '^  of it the pool  *64.0$' out || fail 'no row for the pool'
 
-# Files without their ends, as a power failure leaves them: chunks are not loaded, and no
-# byte is wrong.
+# Truncated files, as after a power failure: the chunks are not loaded, and no byte is wrong.
 find "$dir/store" -name '*.data' -exec truncate -s 65536 {} +
 expect 1 --scale 1024 --requests 1 --json $store trace
 grep -q '"wrong_tokens": 0,' out || fail 'tokens of truncated files are served'
 grep -q '"load_failed": [1-9]' out || fail 'truncated files are not reported'
 
-# It may end before the pool has all its memory.
+# The replay may end before the pool has allocated all memory.
 expect 0 --scale 1024 --requests 1 --json $store --set max_local_cpu_size=2 trace
 grep -q '"rest_mib": \(null\|[0-9]\)' out || fail 'memory beside the pool is less than none'
 

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The commands that work on a store, on a bucket of the S3 server for tests: they take the
-# keys that ls prints, and say once what is missing.
+# The commands on a bucket of the tests' S3 server: commands accept the keys that ls prints, and
+# report a missing setting or bucket once.
 #   KVTIER=build/kvtier sh tests/cli/s3.sh
 command=
 servers=$(cd "$(dirname "$0")/../servers" && pwd)
@@ -12,7 +12,7 @@ if ! command -v python3 >/dev/null; then
     exit 77
 fi
 
-# The indexes that this host makes of buckets.
+# forget URL...: delete this host's indexes of the buckets
 forget() {
     python3 - "$@" <<'END'
 import hashlib, os, shutil, sys
@@ -43,7 +43,7 @@ at() { # BUCKET CODE ARGUMENTS...: with its keys
 says() { grep -q -- "$1" out err || fail "'$1' is not said"; }
 says_once() { [ "$(cat out err | grep -c -- "$1")" -eq 1 ] || fail "'$1' is not said once"; }
 
-# what ls prints is taken
+# commands accept a key as given to put and as printed by ls
 key=org/my_model@1@0@1a540024b49d3bfe@bfloat16
 listed=org_my_model@1@0@1a540024b49d3bfe@bfloat16
 head -c 100000 /dev/urandom >in
@@ -65,14 +65,14 @@ at kv 0 rm "$listed"
 at kv 1 get "$key" "$dir/back"
 says 'No such file'
 
-# one that does not fit where nobody told its size
+# a chunk larger than get's first buffer (64 MiB): get reads again with the chunk's size
 head -c 67108865 /dev/zero >large
 at kv 0 put "$key" "$dir/large"
 at kv 0 get "$key" "$dir/back"
 cmp large back || fail 'get of a large chunk: other bytes'
 rm -f large back
 
-# what is missing is said once
+# missing keys or a missing bucket: one message
 expect 3 ls --set remote_url=s3://kv --set "s3_endpoint_url=http://$host"
 says_once 'no keys for S3'
 expect 1 doctor --set remote_url=s3://kv --set "s3_endpoint_url=http://$host"
@@ -86,7 +86,7 @@ done
 at nowhere 1 doctor
 says 'BAD *s3 list .* There is no bucket .nowhere. there'
 
-# the doctor sends the requests of an engine, one by one
+# the doctor tries each request that an engine sends
 control=$(sed -n 's/.*"control": "\([^"]*\)".*/\1/p' facts)
 fault() { # METHOD STATUS: answer the requests so, from now on
     python3 - "$control" "$1" "$2" <<'END'
@@ -122,8 +122,8 @@ at kv 0 ls -vv
 ! grep -q SKTEST out err || fail 'the secret key is printed'
 at kv 0 rm "$key"
 
-# a policy without the right to delete, to read, to store, or to list: without the last, a HEAD
-# of an absent object is 403, so that lookups fail
+# a policy that denies DELETE, GET, PUT or LIST.  If the policy denies LIST, a HEAD of an absent
+# object returns 403, and lookups fail.
 fault DELETE 403
 at kv 0 doctor
 says '^ok *s3 delete *the object kvtier-doctor.* was not deleted: status 403'

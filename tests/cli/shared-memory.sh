@@ -13,7 +13,7 @@ shared="--set shared_cpu=true --set max_shared_cpu_size=0.0625 --set shared_cpu_
 only="$shared --set local_cpu=false --set max_local_cpu_size=0.0625
       --set lookup_timeout_ms=600000 --set blocking_timeout_secs=600"
 
-# json EXPRESSION: is true for the JSON o in out
+# json EXPRESSION: must be true for o, the JSON in the file out
 json() {
     command -v python3 >/dev/null || return 0
     python3 -c "import json; o = json.load(open('out')); assert $1, o" || fail "$1"
@@ -24,7 +24,7 @@ cat >trace <<END
 {"input_length": 1536, "hash_ids": [1, 2, 3]}
 END
 
-# No engine has made the memory: no command makes the memory.
+# Before an engine creates the memory, no command creates the memory.
 expect 0 clear $shared
 grep -q '^0 chunks deleted' out || fail 'a clear without memory'
 expect 3 stat $shared
@@ -46,7 +46,7 @@ json 'o["passes"][0]["storage_hit_rate"] == 0'
 json 'abs(o["passes"][0]["memory_hit_rate"] - o["passes"][0]["hit_rate"]) < 1e-4'
 json 'o["passes"][0]["wrong_tokens"] == o["passes"][0]["load_failed"] == 0'
 
-# Commands use the memory as it is, whatever the configured size.
+# Commands use the existing memory, also if the configured size differs.
 expect 0 stat $shared
 grep -q '^  chunks  6$' out || fail 'not 6 chunks'
 grep -q '^  memory  .* of 67.1 MB allocated, last use: [12]' out || fail 'no line for memory'
@@ -113,7 +113,7 @@ wait $holder || fail 'put into cleared memory'
 expect 0 ls $shared
 grep -q '^1 chunks' out || fail 'the memory is not used after clear'
 
-# Nobody has the memory open: the memory returns to the host.
+# No process has the memory open: clear frees the memory.
 expect 0 clear --json $shared
 json 'o["deleted_chunks"] == 1 and o["freed_bytes"] > 0 and not o["in_use"]'
 [ ! -e "$shm/kvtier-$(id -u)/shared/table" ] || fail 'the memory stays after clear'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The commands that work on a store: what they print and how they end.
+# The commands on a store of files: output and exit codes.
 set -eu
 kvtier=${KVTIER:-build/kvtier}
 temp=$(mktemp -d)
@@ -32,7 +32,7 @@ cmp "$temp/in" "$temp/back"
 run get "$key" - | cmp - "$temp/in"
 ends 0 ls
 prints "$key"
-# the log's level is the environment's, as an engine's is
+# KVTIER_LOG_LEVEL determines the log level of commands, as of engines
 ends 0 ls --set chunck_size=1
 prints "warning: unknown key 'chunck_size'"
 KVTIER_LOG_LEVEL=ERROR ends 0 ls --set chunck_size=1
@@ -55,12 +55,12 @@ prints '"key": "org/model@1@0@6@bfloat16", "done": false, "error"'
 ends 0 verify
 prints '1 good'
 
-# other bytes under the same key
+# a put replaces the bytes of a key
 echo short | run put "$key" -
 ends 0 get "$key" "$temp/back"
 [ "$(cat "$temp/back")" = short ]
 
-# several at once: all are done, one of them is there
+# concurrent puts of a key: all succeed, and the chunk of one writer stays
 writers=
 for n in 1 2 3 4 5 6; do
     echo "writer $n" | run put "$key" - & writers="$writers $!"
@@ -68,7 +68,7 @@ done
 for pid in $writers; do wait "$pid"; done
 run get "$key" - | grep -q '^writer [1-6]$'
 
-# damage
+# a flipped byte: the chunk is corrupt
 run put "$key" "$temp/in"
 file=$(find "$temp/store" -name '*.data')
 flip "$file" 5000
@@ -78,7 +78,7 @@ rm "$temp/back"
 ends 1 get "$key" "$temp/back"
 [ ! -e "$temp/back" ]
 
-# cut off: there is no checksum any more, but the header tells another length
+# a truncated file has no checksum, but the header's length differs from the file's length
 cut=org/model@1@0@77@bfloat16
 run put "$cut" "$temp/in"
 cut_file=$(find "$temp/store" -name '*@77@*')
@@ -92,7 +92,7 @@ ends 0 get "$cut" "$temp/back"
 ends 0 rm "$cut"
 rm "$temp/back"
 
-# a chunk that was renamed is not what its name says
+# a renamed file contains the chunk of another key
 run put "$key" "$temp/in"
 mv "$file" "$(echo "$file" | sed s/1a540024b49d3bfe/1a540024b49d3bff/)"
 ends 1 get "$(echo "$key" | sed s/1a540024b49d3bfe/1a540024b49d3bff/)" "$temp/back"
@@ -114,7 +114,7 @@ prints 'stored, read back and removed'
 ends 1 doctor --set max_local_cpu_size=100000
 prints 'BAD *memory'
 
-# local_disk: a listing tells a key without its slashes, which means the same file
+# local_disk: ls prints a key with '-' in place of '/'; both forms name the file
 run() { "$kvtier" "$@" --set "local_disk=$temp/a,$temp/b" --set max_local_disk_size=1; }
 listed=org-model@1@0@1a540024b49d3bfe@bfloat16
 ends 0 put "$key" "$temp/in"
@@ -136,7 +136,7 @@ ends 0 doctor
 ends 0 rm "$listed"
 ends 1 stat "$key"
 
-# gds_path: LMCache's tree, without a GPU
+# gds_path: LMCache's directory tree, without a GPU
 run() { "$kvtier" "$@" --set "gds_path=$temp/g0,$temp/g1,$temp/g2,$temp/g3"; }
 gds=18/97/org%2Fmodel%401%400%401a540024b49d3bfe%40bfloat16.kvcache.safetensors
 ends 0 put "$key" "$temp/in"
@@ -159,7 +159,7 @@ ends 0 ls --set use_gds=true # an engine's affair
 ends 2 put "$key" "$temp/in" --set use_gds=false --set 'extra_config={"use_hipfile": true}'
 prints 'use_hipfile: true .* contradicts use_gds: false'
 
-# a tier that is full does not keep a chunk from the next one
+# if a tier is full, put stores the chunk in the next tier and reports the full disk
 run() {
     "$kvtier" "$@" --set "remote_url=fs://$temp/next" --set remote_storage_plugins=fault \
         --set "extra_config={\"remote_storage_plugin.fault.base_path\": \"enospc=1/fs://$temp/full\"}"
@@ -170,7 +170,7 @@ run() { "$kvtier" "$@" --set "remote_url=fs://$temp/next"; }
 ends 0 get "$key" "$temp/back"
 cmp "$temp/in" "$temp/back"
 
-# no storage: that is LMCache's default
+# LMCache's defaults configure no storage
 run() { "$kvtier" "$@"; }
 ends 0 doctor
 prints 'host memory only'
@@ -178,7 +178,7 @@ ends 1 doctor --set local_cpu=false
 ends 2 ls
 prints 'no tier with storage'
 
-# a configuration that stores in none of its tiers says so, and takes nothing away
+# a put fails if store_location excludes all tiers with storage; the stored chunk stays
 run() { "$kvtier" "$@" --set "remote_url=fs://$temp/next"; }
 ends 0 put "$key" "$temp/in"
 ends 2 put "$key" "$temp/in" --set store_location=LocalCPUBackend
