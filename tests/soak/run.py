@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Let kvtier store and read for an hour in an S3 server that makes mistakes, behind a
-proxy that makes more, and see that its memory does not grow.
+"""Run build/tests/soak/soak against an S3 server with injected faults, and check that the
+memory of kvtier does not grow.
 
-SECONDS in the environment is another time (3600); at least 300 tell something.
+A proxy in front of the S3 server injects more faults.  The environment variable SECONDS
+sets the duration (default 3600).  Runs of less than 300 seconds are too short to show a
+leak.
 """
 import http.client
 import json
@@ -59,7 +61,7 @@ def main():
                    "--rate", "0.03", "--delay-ms", "100")
     stop = threading.Event()
 
-    def forget():  # what the server notes of each request
+    def forget():  # bounds the server's list of requests, which grows by each request
         while not stop.wait(5):
             control(server.facts, "DELETE", "/stats")
     control(server.facts, "POST", "/faults", FAULTS)

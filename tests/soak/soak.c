@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Put, get, stat and delete in the store that the arguments describe (KEY=VALUE, as for
- * --set), many at once, for so many seconds.  Requests may fail, as the storage does; what
- * is read is what was stored.  Says each minute how much memory the process has, and fails
- * when that has grown by 1 MiB since a twelfth of the time had passed.  One thread. */
+ * usage: soak SECONDS KEY=VALUE...
+ *
+ * Run random put, get, stat and delete requests for SECONDS seconds in the store that the
+ * settings KEY=VALUE (syntax of --set) describe.  AT_ONCE requests are in flight at a time.
+ * A request may fail because the storage injects faults.  A get that succeeds must return
+ * bytes of an earlier put of the key.  The program prints its resident memory each minute,
+ * and fails if
+ *  - a get returned wrong bytes,
+ *  - the memory grew by MAX_GROWTH after the first twelfth of SECONDS,
+ *  - no get completed, or the failed requests are more than half of the gets.
+ * One thread. */
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -29,9 +36,9 @@ struct request {
 struct soak {
     struct kvt_store *store;
     struct request requests[AT_ONCE];
-    uint64_t state; /* of what is random */
+    uint64_t state; /* of the random number generator */
     uint64_t n_done[6], n_failed, n_wrong;
-    char why[sizeof((struct kvt_op *)0)->why]; /* the last that failed */
+    char why[sizeof((struct kvt_op *)0)->why]; /* error of the latest failed request */
 };
 
 static uint64_t
@@ -52,7 +59,7 @@ now(void)
     return t.tv_sec;
 }
 
-/* KiB; 0: not told. */
+/* Return the resident memory in KiB, or 0 if /proc does not contain the value. */
 static long
 resident(void)
 {
@@ -70,8 +77,8 @@ resident(void)
 
 /* ------------------------------------------------------------------------ requests */
 
-/* Bytes that tell what they are: the key's number, and a number of their own from which
- * all others follow. */
+/* Fill a chunk with bytes that is_right() can verify without a copy: the key's number, a seed
+ * (`own`), and bytes that depend on the seed and the offset only. */
 static void
 fill(unsigned char *buf, size_t n, uint32_t key, uint32_t own)
 {
@@ -140,7 +147,7 @@ take(struct soak *s, const struct kvt_op *op)
     }
 }
 
-/* Until end; what was started is done then. */
+/* Keep AT_ONCE requests in flight until `end`, then wait for all requests in flight. */
 static void
 run_until(struct soak *s, time_t end)
 {
