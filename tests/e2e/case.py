@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the end-to-end tests share: a real vLLM on the CPU, restarted on one store.
+"""Common steps of the end-to-end tests.
 
-A test is a function of a Place.  Its oracle is the answer to a second
-identical request in one server, which hits vLLM's own prefix cache: a hit of
-the same length in kvtier must equal it bit for bit.  A request with a
-cache_salt of its own finds nothing in any cache: the reference where hits may
-differ in length.
+An end-to-end test is a function with a Place as argument.  Each test runs a real vLLM
+server on the CPU and restarts the server on the same store.
+
+The oracle of a prompt is vLLM's answer from vLLM's own prefix cache: the server answers
+two identical requests, and the second answer is the oracle.  An answer after a kvtier hit
+of equal length must equal the oracle bit for bit.  If the hits may differ in length, the
+reference is the answer to a request with a unique cache_salt, which misses in each cache.
 """
 import workplace
 from place import check
@@ -15,14 +17,16 @@ CHUNK = workplace.CHUNK_TOKENS
 
 
 def e2e(function):
-    """Register a test under its function's name."""
+    """Register a function as a test; the function's name is the test's name."""
     TESTS[function.__name__] = function
     return function
 
 
 def ask_twice(place, server, lengths, **more):
-    """Prompts of these lengths, and vLLM's answers out of its own cache.  more: as for
-    Server.complete()."""
+    """Return prompts of the given lengths (tokens) and their oracles.
+
+    `more` are further arguments of Server.complete().
+    """
     prompts, oracles, start = [], [], 0
     for n in lengths:
         prompts.append(place.prompt(server, start, n))
@@ -34,7 +38,7 @@ def ask_twice(place, server, lengths, **more):
 
 
 def all_found(place, server, prompts, oracles, where, **more):
-    """Each prompt is found whole, and its answer equals the oracle's."""
+    """Check that each prompt hits at full length and that each answer equals the oracle."""
     for prompt, oracle in zip(prompts, oracles):
         answer, found = place.hit(server, prompt, **more)
         what = f"prompt of {len(prompt)} tokens, {where}"
@@ -43,7 +47,8 @@ def all_found(place, server, prompts, oracles, where, **more):
 
 
 def found_in_memory(place, server, prompts, oracles, ranks=1):
-    """The same once vLLM has forgotten them: all from host memory."""
+    """Reset vLLM's prefix cache, then check that all chunks come from host memory and that
+    the answers equal the oracles."""
     expected = ranks * sum(len(prompt) // CHUNK for prompt in prompts)
     before = place.counted(server, "memory_hits", 0)
     server.reset_prefix_cache()

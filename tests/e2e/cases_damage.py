@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that are killed, files that are damaged and reads that fail: never a wrong
-answer."""
+"""Killed servers, damaged files and failed reads never cause a wrong answer."""
 import functools
 import os
 import threading
@@ -13,7 +12,7 @@ from place import Skipped, check, in_parallel
 
 @e2e
 def kill_while_storing(place):
-    """SIGKILL of the server during stores: a restarted server gives the right answers."""
+    """SIGKILL of the server during stores: a restarted server returns the right answers."""
     prompts, left, n_amid, was_amid = [], [], 0, False
     steps = "--max-num-batched-tokens", "512"
     while True:
@@ -38,8 +37,11 @@ def kill_while_storing(place):
 
 
 def kill_amid(place, server, prompt):
-    """Kill the server when some chunks of a prompt are in the store.  Return whether others
-    were not: this process may have run too late."""
+    """Kill the server when some chunks of a prompt are in the store.
+
+    Return True if other chunks of the prompt are missing, False if this process ran too late
+    and the server had stored all chunks.
+    """
     answers = []
 
     def ask():
@@ -50,7 +52,8 @@ def kill_amid(place, server, prompt):
     first, _ = workplace.stored(place.store)
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
-    # More than the two chunks of one step: so the first two are there.
+    # A step computes two chunks.  Once four chunks are stored, the first two chunks of the
+    # prompt are among them.
     while workplace.stored(place.store)[0] < first + 4 and thread.is_alive():
         time.sleep(0.01)
     time.sleep(place.random.uniform(0, 0.5))
@@ -73,7 +76,7 @@ def check_against_references(place, server, prompts):
 
 @e2e
 def damaged_files(place):
-    """A third of the files cut, changed or gone: never a wrong answer."""
+    """A third of the files truncated, changed or deleted: never a wrong answer."""
     if place.transfer is not None:
         raise Skipped("only kvtier verifies what it reads")
     with place.server() as server:
@@ -112,7 +115,7 @@ def damage(place):
 
 @e2e
 def read_faults(place):
-    """Reads that fail, are short or flip a bit: every request completes."""
+    """Reads that fail, are short or return a flipped bit: every request completes."""
     if place.transfer is not None:
         raise Skipped("only kvtier has a tier that fails on purpose")
     with place.server() as server:

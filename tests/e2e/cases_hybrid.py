@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model with groups of layers of two kinds."""
+"""A model with full-attention and sliding-window layers."""
 import workplace
 from case import ask_twice, e2e
 from place import Skipped, check, first_token_difference
@@ -8,7 +8,7 @@ from server import max_logprob_difference
 
 @e2e
 def hybrid_attention(place):
-    """Gemma 3: full and sliding-window groups, several of each prompt's cuts."""
+    """Gemma 3: full-attention and sliding-window groups, found after a restart."""
     place.model = "gemma"
     try:
         place.model_directory()
@@ -36,13 +36,16 @@ def hybrid_attention(place):
 
 
 def difference(a, b):
-    """Of log probabilities, over all tokens up to one that differs."""
+    """Return the largest difference of log probabilities up to the first different token."""
     return max(first_token_difference(a, b) or 0.0, max_logprob_difference(a, b))
 
 
 def own_difference(place, prompts):
-    """What rounding alone does: the largest difference between vLLM's own runs,
-    without kvtier, that split a prompt's prefill differently."""
+    """Return the largest difference that rounding causes in vLLM without kvtier.
+
+    Three runs split the prefill of each prompt differently: a cold run, a run with a hit of
+    the whole prompt, and a run with a hit of half the prompt.
+    """
     largest = 0.0
     with place.bare_server() as server:
         for prompt in prompts:

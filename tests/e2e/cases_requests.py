@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are not like others: abandoned, not of whole chunks, preempted."""
+"""Aborted requests, prompts that end with a partial chunk, preempted requests."""
 import functools
 import time
 
@@ -8,7 +8,8 @@ from place import check, in_parallel
 
 
 def abandon(server, prompt, after_s):
-    """Send a request and close the connection without reading the answer."""
+    """Send a request, wait after_s seconds, and close the connection without reading the
+    answer."""
     connection = server.connect()
     try:
         server.send_completion(connection, prompt, 64)
@@ -19,7 +20,7 @@ def abandon(server, prompt, after_s):
 
 @e2e
 def aborts(place):
-    """Clients that go away while prompts are stored and loaded."""
+    """Clients disconnect during stores and loads."""
     with place.server() as server:
         hits = [place.prompt(server, 1000 * i, 1000) for i in range(6)]
         oracles = []
@@ -27,7 +28,7 @@ def aborts(place):
             server.complete(prompt)
             oracles.append(server.complete(prompt))
         place.stored()
-    if place.transfer is None:  # slow reads: clients go away while chunks are read
+    if place.transfer is None:  # slow reads: clients disconnect during the reads
         place.settings["remote_url"] = '"fault://delay_ms=300/fs://%s"' % place.store
     with place.server() as server:
         news = [place.prompt(server, 6100 + 1000 * i, 1000) for i in range(5)]
@@ -36,8 +37,7 @@ def aborts(place):
             in_parallel([functools.partial(abandon, server, prompt, pause)
                          for prompt, pause in zip(hits[:-1] + news, pauses)])
             place.check_idle(server)
-            # So that the next round loads too: from host memory what this one
-            # has read.
+            # Force loads in the next round; chunks of this round come from host memory.
             server.reset_prefix_cache()
         answer, found = place.hit(server, hits[-1])
         check(found == len(hits[-1]) - 16, f"{found} tokens found")
@@ -55,13 +55,14 @@ def aborts(place):
 
 @e2e
 def partial_chunk(place):
-    """With save_unfull_chunk all of a prompt but its last token is found."""
+    """With save_unfull_chunk, a prompt hits except for the last token."""
     place.settings["save_unfull_chunk"] = "true"
     prompts, cold, warm = [], [], []
     with place.server() as server:
         start = 0
-        # In a chunk's first and second block; shorter than one; whole chunks; one
-        # token more than whole blocks, which vLLM's own prefix hit covers too.
+        # 600 and 700 tokens end in the first and second block of a chunk; 50 tokens are less
+        # than a chunk; 768 tokens are whole chunks; 641 tokens are whole blocks and a token,
+        # so vLLM's own prefix hit has an equal length.
         for n in (600, 700, 50, 768, 641):
             prompts.append(place.piece(server, start, n))
             start += n
@@ -89,7 +90,7 @@ def partial_chunk(place):
 
 @e2e
 def preemption(place):
-    """Too few blocks for all: requests are preempted and resumed."""
+    """Too few KV blocks for all requests: vLLM preempts and resumes requests."""
     args = ("--num-gpu-blocks-override", "47", "--max-model-len", "4096",
             "--max-num-batched-tokens", "4096")
     with place.server(*args) as server:

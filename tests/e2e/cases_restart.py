@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts found in storage after a restart, and in host memory without one."""
+"""Hits in storage after a restart, and hits in host memory without a restart."""
 from case import CHUNK, all_found, ask_twice, e2e, found_in_memory
 from place import Skipped, check
 
@@ -8,8 +8,12 @@ TWO_RANKS_ENV = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 def restarted(place, lengths, *args, env=None, ranks=1):
-    """Prompts of these lengths: cold, oracle, restart, warm; bit for bit, from
-    the disk and then from host memory, where they were kept."""
+    """Check answers from the disk, then from host memory, against the oracles, bit for bit.
+
+    A server stores prompts of the given lengths (tokens).  A second server with the given
+    arguments loads the chunks from the disk.  After a reset of vLLM's prefix cache, the
+    second server loads the chunks from host memory.  ranks: workers of a server.
+    """
     with place.server(*args, env=env) as server:
         prompts, oracles = ask_twice(place, server, lengths)
         place.stored()
@@ -27,25 +31,25 @@ def restarted(place, lengths, *args, env=None, ranks=1):
 
 @e2e
 def restart(place):
-    """Prompts are found after a restart and answered bit for bit alike."""
+    """Prompts hit after a restart, and the answers equal the oracles bit for bit."""
     restarted(place, [300, 1100, 5400])
 
 
 @e2e
 def chunked_prefill(place):
-    """The same with a prefill in steps of 512 tokens."""
+    """Hits after a restart; vLLM splits the prefill into steps of 512 tokens."""
     restarted(place, [700, 3400], "--max-num-batched-tokens", "512")
 
 
 @e2e
 def tensor_parallel(place):
-    """The same with two ranks: a chunk counts when both have stored it."""
+    """Hits after a restart with two ranks: a hit needs the chunks of both ranks."""
     restarted(place, [2100], *TWO_RANKS, env=TWO_RANKS_ENV, ranks=2)
 
 
 @e2e
 def local_disk(place):
-    """The same with LMCache's other disk back end."""
+    """Hits after a restart with local_disk, LMCache's other disk back end."""
     if place.transfer is not None:
         raise Skipped("a setting of kvtier's")
     place.settings.update(remote_url=None, local_disk=f'"{place.store}"',
@@ -54,7 +58,8 @@ def local_disk(place):
 
 
 def kept_in_memory(place, lengths, *args, env=None, ranks=1):
-    """No storage at all: what vLLM forgets is in host memory, bit for bit."""
+    """Without storage: after a reset of vLLM's prefix cache, check that prompts hit in host
+    memory, bit for bit.  A reset of vLLM's and kvtier's caches leaves no hit."""
     if place.transfer is not None:
         raise Skipped("a setting of kvtier's")
     place.settings["remote_url"] = None
@@ -73,11 +78,11 @@ def kept_in_memory(place, lengths, *args, env=None, ranks=1):
 
 @e2e
 def host_memory(place):
-    """Nothing but LMCache's defaults: prompts stay in host memory."""
+    """LMCache's defaults, without storage: prompts hit in host memory."""
     kept_in_memory(place, [300, 1100, 5400])
 
 
 @e2e
 def host_memory_ranks(place):
-    """The same with two ranks: the scheduler sees the memory of both."""
+    """Hits in host memory with two ranks: the scheduler sees the memory of both ranks."""
     kept_in_memory(place, [2100], *TWO_RANKS, env=TWO_RANKS_ENV, ranks=2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests with one prefix, in parallel."""
+"""Parallel requests whose prompts share a prefix."""
 import contextlib
 import functools
 import glob
@@ -12,9 +12,13 @@ from place import Skipped, check, in_parallel
 
 
 def shared(place, remove=None, meanwhile=contextlib.nullcontext):
-    """Requests that share a prefix, in parallel, in a restarted server, before or
-    during which chunks may be removed: what is computed anew is equal but for
-    rounding."""
+    """Send parallel requests with a shared prefix to a restarted server, and check the
+    answers.
+
+    remove() runs before the restart, and the context manager meanwhile() is active during
+    the requests: both may delete chunks.  vLLM computes deleted chunks again, so the answers
+    may then differ by rounding.  Return kvtier's counters, or None with another connector.
+    """
     prompts, oracles = [], []
     with place.server() as server:
         common = place.prompt(server, 0, 2100)[:2048]
@@ -33,7 +37,7 @@ def shared(place, remove=None, meanwhile=contextlib.nullcontext):
                                    for prompt in prompts])
         for i, answer in enumerate(answers):
             place.check_close(answer, oracles[i], f"parallel request {i}")
-        # Their blocks, loaded in parallel, are now vLLM's own prefix hits.
+        # The blocks of the parallel loads are now hits in vLLM's own prefix cache.
         for i, prompt in enumerate(prompts):
             anew = remove or meanwhile is not contextlib.nullcontext
             check_same = place.check_close if anew else place.check_equal
@@ -50,13 +54,13 @@ def shared(place, remove=None, meanwhile=contextlib.nullcontext):
 
 @e2e
 def shared_prefixes(place):
-    """Requests that share a prefix, in parallel, in a restarted server."""
+    """Parallel requests with a shared prefix, after a restart."""
     shared(place)
 
 
 @e2e
 def read_ahead(place):
-    """The same while chunks are brought to host memory before the loads."""
+    """Parallel requests with a shared prefix; kvtier prefetches chunks to host memory."""
     if place.transfer is not None:
         raise Skipped("a setting of kvtier's")
     place.settings["enable_async_loading"] = "true"
@@ -67,8 +71,11 @@ def read_ahead(place):
 
 @e2e
 def other_hosts(place):
-    """The same behind bindfs (FUSE), below which another program removes chunks:
-    what is gone is computed, and no load fails."""
+    """Parallel requests with a shared prefix; another program deletes chunks.
+
+    The store is a bindfs mount (FUSE), and files are deleted in the directory below.
+    vLLM computes the deleted chunks, and no load fails.
+    """
     if place.transfer is not None:
         raise Skipped("counts kvtier's own loads")
     if not shutil.which("bindfs") or not os.access("/dev/fuse", os.W_OK):

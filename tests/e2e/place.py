@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every end-to-end test is given: its own directory, store and log, a
-model, servers on that store, and the checks that all tests share.
+"""Place: the directory, store, log, model and servers of an end-to-end test.
+
+The methods of Place start servers on the store and make the checks of several tests.
 """
 import collections
 import glob
@@ -18,14 +19,15 @@ sys.path.insert(0, os.path.join(
 import workplace  # noqa: E402
 from server import Server, max_logprob_difference, same_answer  # noqa: E402
 
-# Another split of the prefill, or other requests in the same batch, round
-# differently: on the small Llama log probabilities differ by up to 0.016, and by 0.003 on
-# average over an answer.  With a zeroed block of 16 tokens the average is 0.018; with
-# swapped heads of two ranks in a chunk of eight tokens, 0.08.
+# Limits for differences of log probabilities by rounding.  Rounding depends on the split of
+# the prefill and on the other requests in the batch: with the small Llama, rounding changes
+# log probabilities by up to 0.016, and by 0.003 on average over an answer.  With a zeroed
+# block of 16 tokens the average is 0.018; with swapped heads of two ranks in a chunk of
+# eight tokens, 0.08.
 TOLERANCE = 0.03
 MEAN_TOLERANCE = 0.006
 TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
-# Longer than a process of a busy machine waits for a processor.
+# Seconds; longer than a process waits for a processor on a busy machine.
 PATIENCE_S = 120
 MEMORY_FILES = f"/dev/shm/kvtier-{os.geteuid()}"
 
@@ -35,7 +37,7 @@ class Failed(Exception):
 
 
 class Skipped(Exception):
-    """The test needs something that is not there."""
+    """The test needs a feature or program that is missing here."""
 
 
 def check(holds, text):
@@ -55,7 +57,7 @@ class Place:
         self.model = "small-llama"
         self.settings = {}
         self.beside = {}  # configurations of connectors "before" and "after" kvtier's
-        self.bucket = None  # in place of the directory
+        self.bucket = None  # S3 bucket, replaces the directory
         self.tokens = None
         self.tolerance = TOLERANCE
         self.mean_tolerance = MEAN_TOLERANCE
@@ -74,7 +76,7 @@ class Place:
             self.model, lambda out: [self.python, script, out], [script])
 
     def server(self, *args, env=None):
-        """A server on this test's store, for a `with` statement."""
+        """Return a server on this test's store, for a `with` statement."""
         everything = {"KVTIER_TEST_BLOCK_HASHES": self.hashes}
         if self.transfer is None:
             self.engine_ids.append(f"e2e-{uuid.uuid4()}")
@@ -101,11 +103,12 @@ class Place:
         return self.bare_server(*args, transfer=transfer, env=everything)
 
     def bare_server(self, *args, transfer=None, env=None):
-        """One without kvtier, if transfer does not say otherwise."""
-        # Dev mode: resets of the prefix cache.  One thread: two that wait for each
-        # other crawl where other programs want the cores too.
-        # On a busy machine a lookup that ends after three seconds is a miss, a load that
-        # ends after ten has failed, and processes that vLLM kills leave their files.
+        """Return a server with the connector that `transfer` configures, or without kvtier."""
+        # Dev mode allows resets of the prefix cache.  One OpenMP thread: two threads that
+        # wait for each other are slow if other programs use the cores.
+        # The default timeouts are too short for a busy machine: a lookup of more than three
+        # seconds is a miss, a load of more than ten seconds fails, and vLLM kills processes
+        # that end late.  Killed processes leave files.
         everything = {"VLLM_SERVER_DEV_MODE": "1", "OMP_NUM_THREADS": "1",
                       "VLLM_CPU_OMP_THREADS_BIND": "nobind",
                       "LMCACHE_LOOKUP_TIMEOUT_MS": "600000",
@@ -121,7 +124,7 @@ class Place:
         return server
 
     def piece(self, server, start, n_tokens):
-        """The demo's text from token start."""
+        """Return n_tokens tokens of the demo's text, from token `start`."""
         if self.tokens is None:
             self.tokens = server.tokenize(workplace.read_text("text.txt"))
         piece = self.tokens[start:start + n_tokens]
@@ -129,7 +132,7 @@ class Place:
         return piece
 
     def prompt(self, server, start, n_tokens):
-        """Whole chunks and 16 tokens of it."""
+        """Return tokens of the demo's text: the whole chunks of n_tokens, and 16 tokens."""
         return workplace.whole_chunks(self.piece(server, start, n_tokens))
 
     def use_bucket(self, bucket):
@@ -153,7 +156,8 @@ class Place:
             time.sleep(0.7)
 
     def stored(self):
-        """Wait until everything is on the disk, and not only in memory."""
+        """Wait until all chunks are in the bucket, or in files on the disk, and drop the page
+        cache of the files.  Return the result of the wait."""
         self.stores_ended()
         if self.bucket:
             return workplace.wait_until_still(self.bucket.stored)
@@ -164,19 +168,21 @@ class Place:
     # -- checks
 
     def hit(self, server, prompt, but=16, **more):
-        """Ask; returns the answer and how many tokens came from the store, all but so
-        many as a rule."""
+        """Send a prompt.  Return the answer and the number of tokens found in the store.
+
+        `but` is the number of tokens that an expected hit leaves out.
+        """
         before = server.metrics()[TOKENS_FOUND]
         answer = server.complete(prompt, **more)
         after = server.metrics()[TOKENS_FOUND]
         if after < before + (len(prompt) - but):
-            # With the answer to a later request vLLM has published all before it.
+            # vLLM publishes the counts of all earlier requests before it answers this one.
             server.complete([5, 6, 7], 2, engine=more.get("engine"))
             after = server.metrics()[TOKENS_FOUND]
         return answer, int(after - before)
 
     def counted(self, server, name, at_least):
-        """All of kvtier's counters, once this one has reached a value."""
+        """Wait until kvtier's counter `name` is at least `at_least`; return all counters."""
         wanted = f"vllm:kvtier_{name}_total"
         metrics = server.settled_metrics(wanted, at_least, timeout=PATIENCE_S)
         return {key[len("vllm:kvtier_"):-len("_total")]: int(value)
@@ -189,19 +195,19 @@ class Place:
               "by up to %.3g)" % (what, max_logprob_difference(answer, oracle)))
 
     def check_close(self, answer, other, what):
-        """Check that the alternatives of all tokens up to the first different token are
-        equal except for rounding."""
+        """Check that two answers have equal log probabilities, except for rounding, up to the
+        first different token."""
         self.check_rounding(differences(answer, other), what)
 
     def check_every_token(self, server, prompt, answer, what):
-        """Check that all tokens of an answer have vLLM's log probabilities without a
-        cache."""
+        """Check that the log probabilities of all tokens of an answer equal the values of a
+        vLLM without a cache, except for rounding."""
         scores = server.score(prompt + answer.token_ids, len(answer.token_ids))
         self.check_rounding([abs(ours - cold) for (ours, _), cold
                              in zip(answer.logprobs, scores)], what)
 
     def check_rounding(self, found, what):
-        """Differences of log probabilities are small, and smaller on average."""
+        """Check that the largest and the average difference are within the tolerances."""
         check(found, f"{what}: no likely token in common")
         worst, mean = max(found), sum(found) / len(found)
         check(worst <= self.tolerance and mean <= self.mean_tolerance,
@@ -210,7 +216,7 @@ class Place:
                   what, worst, mean, self.tolerance, self.mean_tolerance))
 
     def check_idle(self, server):
-        """Nothing runs or waits, and no KV block is held any more."""
+        """Check that no request runs or waits, and that all KV blocks are free."""
         server.complete([5, 6, 7], 2)
         for name in ("vllm:num_requests_running", "vllm:num_requests_waiting",
                      "vllm:kv_cache_usage_perc"):
@@ -218,8 +224,11 @@ class Place:
             check(value == 0, f"{name} is {value} when all requests are done")
 
     def memory_directories(self):
-        """Where the servers so far said what their host memory holds; each had
-        one a rank."""
+        """Return the existing directories of this test's servers in /dev/shm.
+
+        Each rank of a running server publishes the content of the rank's host memory in a
+        directory.
+        """
         return sorted(
             path for engine_id in self.engine_ids
             for suffix in ("", "_dp0", "_dp1")  # of data-parallel engines
@@ -232,12 +241,15 @@ class Place:
             return file.read()
 
     def check_nothing_left(self):
-        """Nothing outside the store remains of servers that were stopped."""
+        """Check that the stopped servers left no directory in /dev/shm."""
         left = self.memory_directories()
         check(not left, "left behind: %s" % ", ".join(left))
 
     def check_hashes(self, expect_loads=True):
-        """Every block that was loaded is one that was saved for its prefix."""
+        """Check that each loaded block equals a block saved for an equal prefix.
+
+        The connector writes the hashes of saved and loaded blocks (place.hashes).
+        """
         if self.transfer is not None:
             return
         saved = collections.defaultdict(set)
@@ -273,7 +285,8 @@ def differences(a, b):
 
 
 def first_token_difference(a, b):
-    """Of the log probabilities of the likely first tokens; None: none is common."""
+    """Return the largest difference of log probabilities of the likely first tokens, or None
+    if the answers have no likely first token in common."""
     ours, theirs = a.logprobs[0][1], b.logprobs[0][1]
     return max((abs(ours[token] - theirs[token])
                 for token in set(ours) & set(theirs)), default=None)
@@ -290,7 +303,7 @@ def settle_to_zero(server, name, tries=5 * PATIENCE_S):
 
 
 def in_parallel(jobs):
-    """Call all, each in a thread; their results, or the first exception."""
+    """Call each job in a thread.  Return the results, or raise the first exception."""
     results = [None] * len(jobs)
     errors = []
 

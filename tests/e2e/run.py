@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the end-to-end tests against a real vLLM on the CPU.
 
-One test runs at a time, each in a directory of its own which is removed when
-the test passes.  A test that takes too long is stopped and has failed.
+Tests run one after another, each in a new directory.  The directory of a passed test is
+removed.  A test that runs longer than the timeout is stopped and fails.
 """
 import argparse
 import json
@@ -21,7 +21,7 @@ from cases import TESTS
 from server import ServerError, install_signal_handlers
 
 
-TIMEOUT_S = 1800  # a minute or two on a machine that does nothing else
+TIMEOUT_S = 1800  # on an idle machine, a test takes a minute or two
 
 
 def parse_arguments():
@@ -50,7 +50,7 @@ def on_alarm(_signum, _frame):
 
 
 def run_one(name, place):
-    """The outcome, "passed", "failed" or "skipped", and why."""
+    """Run a test.  Return the outcome ("passed", "failed" or "skipped") and the reason."""
     signal.signal(signal.SIGALRM, on_alarm)
     signal.alarm(TIMEOUT_S)
     try:
