@@ -1,8 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 #
-# The main job, from nothing: install what is needed, build, and show a real vLLM
-# that gets its KV cache back after a restart.  ./demo.sh --help tells more.
+# Show on a bare machine that a vLLM server loads the KV cache of an earlier server from
+# kvtier: install the dependencies, build kvtier, start vLLM, restart vLLM and compare the
+# answers.  With --wheel, build kvtier's wheel and run `kvtier doctor` from the installed
+# wheel.  ./demo.sh --help lists the options.
 set -eu
 cd "$(dirname "$0")"
 case " $* " in
