@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for the tests: a kvtier engine in memory with the methods of
-kvtier._lib, and, where vLLM is not installed, the few names of it that the
-connector's modules import."""
+"""Fakes for the tests: a kvtier engine in memory, and vLLM's base classes.
+
+The fake engine has the methods of kvtier._lib.Engine.  The fake base classes are the names
+that the connector's modules import from vLLM; stub_vllm() installs the base classes only if
+vLLM is not installed.
+"""
 
 import ctypes
 import dataclasses
@@ -34,7 +37,7 @@ def have_library():
 
 
 class ConnectorBase:
-    """As much of vLLM's as its worker calls."""
+    """The methods of vLLM's KVConnectorBase_V1 that vLLM's worker calls."""
 
     def __init__(self, vllm_config, role, kv_cache_config):
         self._connector_metadata = None
@@ -47,7 +50,7 @@ class ConnectorBase:
 
 
 def stub_vllm():
-    """Put the base classes the connector derives from into sys.modules."""
+    """Put the connector's base classes into sys.modules, unless vLLM is installed."""
     if HAVE_VLLM:
         return
     v1 = "vllm.distributed.kv_transfer.kv_connector.v1"
@@ -75,20 +78,21 @@ COUNTERS = [("hit_tokens", "tokens", "Tokens that lookups promised.", 1),
 
 
 class Store:
-    """What all fake engines of a test share: chunks and their bytes."""
+    """The storage of all fake engines of a test, and settings of the fake lookups."""
 
     def __init__(self, chunk_tokens):
         self.chunk_tokens = chunk_tokens
         self.chunks = {}  # (group, prefix) -> bytes
         self.resets = 0
-        self.answer = None  # a lookup's answer instead of the true one
+        self.answer = None  # fixed result of each lookup (negative: None); None: look up
         self.lookups = 0
         self.seqs = 0
         self.leased = set()
-        self.memory = None  # keys of those in host memory; None: lookups do not care
-        self.patience = 100  # lookups that have no answer, where they do
-        self.shared = True  # then: what is not in memory is not promised at all
-        self.lost = set()  # keys whose bytes another host has removed
+        self.memory = None  # keys of chunks in host memory; None: lookups ignore memory
+        # patience and shared apply if memory is a set.
+        self.patience = 100  # lookups that may yet return None for missing chunks
+        self.shared = True  # after the wait, promise only chunks in host memory
+        self.lost = set()  # keys of chunks that another host has deleted
         self.prefetch_works = True
         self.missed = 0  # chunks that loads did not find
 
@@ -112,18 +116,21 @@ class Config:
 
 
 def chunk_tokens(chunk):
-    """How many tokens a kvt_chunk has."""
+    """Return the number of tokens of a kvt_chunk."""
     return Chunk.from_buffer_copy(chunk).n_tokens
 
 
 def root(weights="", lora=None, cache_salt=None, mm=(), tags=None):
-    """What a sequence's chain of digests begins with."""
+    """Return the first input of a sequence's chain of digests."""
     return repr((weights, lora, cache_salt, tuple(mm), tags))
 
 
 @functools.lru_cache(1 << 16)
 def next_chunk(prefix, tokens, i):
-    """The prefix and the bytes of chunk i, whose tokens follow a prefix."""
+    """Return the prefix digest and the kvt_chunk of chunk i.
+
+    prefix: digest of the tokens before the chunk.  tokens: bytes of the chunk's tokens.
+    """
     prefix = hashlib.sha256(prefix + tokens).digest()[:16]
     return prefix, bytes(Chunk(prefix=(ctypes.c_uint8 * 16)(*prefix),
                                name_hash=(ctypes.c_uint64 * 4)(i),
@@ -176,7 +183,7 @@ class Load:
 
 
 class Engine:
-    """complete() ends a load; until then nothing of it is written."""
+    """A fake of kvtier._lib.Engine.  A load writes no block before the test calls complete()."""
 
     opened = []
 
@@ -233,7 +240,10 @@ class Engine:
         return hit
 
     def _longest(self, seq, have_tokens, max_tokens, there):
-        """The longest hit and what it needs: [(group, number, key)]."""
+        """Return the longest hit (tokens) and its chunks [(group, chunk number, key)].
+
+        there: keys of the chunks that may be part of the hit.
+        """
         size = self.store_.chunk_tokens
         longest = min(max_tokens, len(seq.tokens))
         most = -(-longest // size) if self.partial else longest // size
@@ -259,7 +269,10 @@ class Engine:
         return group, chunk[:16]
 
     def wanted(self, seq):
-        """Of a hit that is waited for, once."""
+        """Return ranges of chunks that cover the missing chunks of the hits that lookups wait for.
+
+        A range is (group, first chunk, count).  Each missing chunk is returned in one call only.
+        """
         ranges = []
         for hit, missing in self.waits_for.get(seq, {}).items():
             self.waits_for[seq][hit] = []
@@ -285,7 +298,7 @@ class Engine:
         self.store_.leased.discard(seq)
 
     def _blocks(self, io):
-        """(chunk, its block ids) of every chunk of an io."""
+        """Return [(chunk, block ids of the chunk)] for an io."""
         group, chunks, blocks, _ = io
         ids = array("i")
         ids.frombytes(blocks)
@@ -370,7 +383,10 @@ class Engine:
 
 
 def install(lib, store):
-    """Make the module kvtier._lib give these stand-ins; returns an undo."""
+    """Replace Engine, Config and counters in the module kvtier._lib with the fakes.
+
+    Return a function that restores the module.
+    """
     saved = lib.Engine, lib.Config, lib.counters
     Engine.opened = []
     lib.Engine, lib.counters = Engine, lambda: COUNTERS

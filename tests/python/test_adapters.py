@@ -25,11 +25,11 @@ FILE = "adapter_model.safetensors"
 
 
 class Manager:
-    """As much of vLLM's WorkerLoRAManager as loads adapters."""
+    """The methods of vLLM's WorkerLoRAManager that load adapters."""
 
     def __init__(self):
         self.during = lambda: None
-        self.has = {}  # number -> the content of the files that were loaded
+        self.has = {}  # number -> content of the loaded files
 
     def list_adapters(self):
         return set(self.has)
@@ -47,7 +47,7 @@ class Manager:
 
 
 def aggregate(first, *others):
-    """As vLLM's KVOutputAggregator."""
+    """Merge the ranks' reports like vLLM's KVOutputAggregator."""
     for other in others:
         first = other if first is None else first.aggregate(other)
     return first
@@ -234,7 +234,7 @@ class Digest(Case):
 
 
 class Order(Case):
-    """What a worker may store and load after loads and changes in every order."""
+    """Stores and loads that a worker may do after adapter loads and file changes in each order."""
 
     def setUp(self):
         super().setUp()
@@ -247,7 +247,7 @@ class Order(Case):
                                         vllm_adapters.ANY))
 
     def load(self):
-        """As vLLM after an eviction, or when a client says so."""
+        """Load the adapter again, like vLLM after an eviction or at a client's request."""
         self.manager.has.pop(self.lora.lora_int_id, None)
         self.manager.set_active_adapters([self.lora])
 
@@ -392,11 +392,11 @@ class Order(Case):
                     file.write(b"two")
                 self.lora.lora_path = folder
                 with self.assertLogs("vllm.kvtier"):
-                    self.load()  # under the same number
+                    self.load()  # the number stays
                 # Requests of the old path are computed with the new files.
                 for adapter in (old, self.adapter()):
                     self.assertEqual(self.may(adapter), (False, False))
-                # Unloaded and loaded, as vLLM's server does: the number is another.
+                # vLLM's server unloads and loads the adapter: the number changes.
                 self.lora.lora_int_id = 2
                 self.load()
                 self.assertEqual(self.may(self.adapter()), (True, True))
@@ -434,7 +434,7 @@ class Order(Case):
 
 
 class Halves(Case):
-    """Scheduler and worker together."""
+    """The connector's scheduler half and worker half together."""
 
     def load(self):
         self.manager.has.clear()
@@ -532,14 +532,15 @@ class Halves(Case):
         self.assertFalse(self.stored)
 
     def step(self, req, n):
-        """The worker stores in a step of which the scheduler gets the report."""
+        """Store in a step of the worker.  Return a function that reports the step to the
+        scheduler, together with the reports of other ranks."""
         self.save(req, n)
         report = self.worker.report()
         return lambda *others: self.scheduler.received(Object(
             finished_recving=None, kv_connector_worker_meta=aggregate(report, *others)))
 
     def test_ranks_that_load_different_files(self):
-        """What a rank computes depends on the adapters of the others."""
+        """The KV of a rank depends on the adapters of all ranks."""
         self.scheduler._ranks = vllm_adapters.Ranks(2)
         self.store.answer = 0
         keys, digest = vllm_adapters.keys(self.lora), vllm_adapters.digest(self.lora)
@@ -578,7 +579,7 @@ class Halves(Case):
         self.assertFalse(self.plan(self.ask("b")[0], 61).adapter_saves)
 
     def start_load(self):
-        """Return the request whose KV a worker loads now."""
+        """Start the load of a request in the worker; return the request."""
         self.store.answer = 40
         req, answer = self.ask("a")
         self.assertEqual(answer, (40, True))
@@ -588,7 +589,7 @@ class Halves(Case):
         return req
 
     def end_load(self):
-        """Return (loads that ended, those that failed, blocks that are bad)."""
+        """End the load; return (ended loads, failed loads, bad blocks)."""
         (load, _), = self.worker._loads.values()
         load.status, load.free = lambda at, chunk: 0, lambda: None
         self.worker._engine.poll = lambda: [load]

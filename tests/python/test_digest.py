@@ -63,7 +63,7 @@ class Case(unittest.TestCase):
         return self.path(name)
 
     def about(self, model, longrope=False, **more):
-        """As much of vLLM's configuration as decides the KV."""
+        """Return the part of vLLM's configuration that decides the KV."""
         rope = {"rope_type": "longrope" if longrope else "default",
                 "original_max_position_embeddings": 4096}
         hf = {"_name_or_path": model, "hidden_size": 8,
@@ -294,7 +294,7 @@ class Places(Case):
         seen = {self.fingerprint(about)}
         change(self.path("g", "m-00002-of-00002.gguf"), 0)
         seen.add(self.fingerprint(about))
-        # Another model of the same directory.
+        # Another model in the directory.
         seen.add(self.fingerprint(self.about(self.path("g", "m-00002-of-00002.gguf"))))
         self.assertEqual(len(seen), 3)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bindings over the real library and a directory.  Skipped without one."""
+"""The bindings with the real library and a directory.  Skipped without the library."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ from kvtier.vllm_model import View
 
 BLOCK_BYTES = 4096
 BLOCKS = 32
-# Longer than any test: a thread that waits for a processor changes no result.
+# Timeouts longer than any test: the wait of a thread for a processor changes no result.
 PATIENT = ["lookup_timeout_ms=600000", "blocking_timeout_secs=600"]
 
 
@@ -92,7 +92,7 @@ class Engine(unittest.TestCase):
         return worker, memory
 
     def expect(self, tokens, memory, model={}, **extra):
-        """All chunks of these tokens are found and bring the bytes of memory."""
+        """Check that all chunks of `tokens` hit and load the bytes of `memory`."""
         scheduler = self.engine(_lib.ROLE_SCHEDULER, **model)
         worker = self.engine(_lib.ROLE_WORKER, **model)
         seq = scheduler.seq(tokens, **extra)
@@ -122,7 +122,7 @@ class Engine(unittest.TestCase):
         self.fail("the load does not end")
 
     def test_texts_that_c_would_cut_are_refused(self):
-        """Requests with different texts of that kind would share their KV."""
+        """Texts with NUL: C cuts a text at NUL, so different texts would share KV."""
         tokens = array("i", range(48))
         scheduler = self.engine(_lib.ROLE_SCHEDULER)
         for extra in (dict(lora="a\0:digest"), dict(cache_salt="a\0b"),
@@ -143,7 +143,7 @@ class Engine(unittest.TestCase):
         self.assertEqual(self.lookup(scheduler, seq, 0, 63), 48)
         other = Memory()
         worker.set_view(0, view(other), BLOCKS, 0)
-        # Chunks 1 and 2; the first block of chunk 1 is there already.
+        # Load chunks 1 and 2 without the first block of chunk 1, which vLLM has already.
         ids = array("i", [-1, 9, 12, 11])
         load = worker.load([(0, seq.chunks(1, 2), ids.tobytes(), None)])
         self.assertIs(self.wait(worker), load)

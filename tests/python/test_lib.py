@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ctypes declarations are those of include/kvtier.h."""
+"""The ctypes declarations match include/kvtier.h."""
 
 import ctypes
 import os

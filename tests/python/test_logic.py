@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector's parts by themselves, without vLLM."""
+"""Unit tests of the connector's parts, without vLLM."""
 
 import logging
 import os
@@ -102,7 +102,8 @@ class Halves(unittest.TestCase):
                                 (0,) * 7 + tuple(range(21, 29)))
         full, sliding = meta.loads[0][1]
         self.assertEqual(len(full[1]) // _lib.CHUNK_BYTES, 5)
-        # 9 tokens before 40: chunks 3 and 4, whose first block is not there.
+        # The window of token 40 has 9 earlier tokens, in chunks 3 and 4; the first block of
+        # chunk 3 is before the window.
         self.assertEqual(array("i", [0, 21, 22, 23]).tobytes(), sliding[2])
 
     def test_chunks_are_saved_when_their_last_token_is_computed(self):
@@ -118,13 +119,13 @@ class Halves(unittest.TestCase):
             saved.append([len(io[1]) // _lib.CHUNK_BYTES for io in meta.saves])
         self.assertEqual(saved, [[], [1], [3], [3], [], []])
         self.assertFalse(half._saving)
-        # Preempted: whatever is there then is offered again.
+        # After a preemption, the request saves all computed chunks again.
         req.num_computed_tokens = 0
         meta = half.build_meta(output({"a": 61}, table, resumed=["a"]))
         self.assertEqual(len(meta.saves[0][1]) // _lib.CHUNK_BYTES, 7)
 
     def saved_blocks(self, half, req, at, n, new=None, more=None, resumed=()):
-        """Block ids of what is saved in a step of a vLLM that names only new blocks."""
+        """Run a step of a vLLM that sends only new block ids; return the saved block ids."""
         req.num_computed_tokens = at
         step = output({"a": n}, resumed=resumed)
         if new:
@@ -152,8 +153,8 @@ class Halves(unittest.TestCase):
     def test_a_partial_chunk_is_saved_with_all_its_blocks_or_not(self):
         self.infos = [info(_lib.GROUP_SLIDING, 2)]
         self.store.answer = 0
-        # In the second step the window begins in the partial chunk's first block, or
-        # behind.
+        # In the second step, the window begins in the partial chunk's first block (21 tokens)
+        # or in the second block (23 tokens).
         for n, last, saved in ((21, 17, [5, 6]), (23, 22, [])):
             half = self.scheduler(save_unfull_chunk=True)
             req = request(n=n)
@@ -298,7 +299,8 @@ class Halves(unittest.TestCase):
             data={"hit_tokens": 2, "load_failed": 3, "loads_pending": -1}))
         self.assertEqual(stats.data, {"hit_tokens": 3, "load_failed": 3,
                                       "loads_pending": 3})
-        # vLLM logs what was counted; a gauge's change says nothing there.
+        # vLLM logs the result of reduce(): counters only, because the change of a gauge
+        # since the last log line has no meaning for a reader.
         self.assertEqual(stats.reduce(), {"hit_tokens": 3, "load_failed": 3})
 
     def test_loads_of_another_connector_are_not_ours(self):
@@ -488,7 +490,7 @@ class Model(unittest.TestCase):
         self.assertEqual(mla.kind, _lib.GROUP_FULL)
         alone = vllm_model.groups(self.config(), cache, 8)
         self.assertEqual([info.replicated for info in alone], [0, 0])
-        # Worlds of every size share it: nothing else may tell them apart.
+        # All tensor-parallel sizes share the chunks of MLA, so the layouts must be equal.
         self.assertEqual(alone[1].layout, mla.layout)
         self.assertNotEqual(full.layout, mla.layout)
 

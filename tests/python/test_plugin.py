@@ -31,7 +31,7 @@ class Wanted(unittest.TestCase):
 
 @unittest.skipUnless(fake.HAVE_VLLM, "vLLM is not installed")
 class Register(unittest.TestCase):
-    # vLLM is imported once; each case is a process of its own that continues from there.
+    # vLLM is imported once, and a child process is forked for each case.
     CODE = """
 import os
 import sys
@@ -100,10 +100,10 @@ for case, has_lmcache, replace in (("without", 0, ""), ("with", 1, ""), ("wanted
 
 @unittest.skipUnless(fake.HAVE_VLLM, "vLLM is not installed")
 class EntryPoint(unittest.TestCase):
-    """vLLM itself registers KVTierConnector in each kind of process."""
+    """vLLM's entry points register KVTierConnector in each kind of process."""
 
-    # A forked child for each kind calls vLLM's first step of that kind.  The engine core and
-    # the worker fail after that step because they get no real configuration.
+    # A child process is forked for each kind and calls vLLM's first step of the kind.  The
+    # engine core and the worker fail after the first step: the configuration is a mock.
     CODE = """
 import os
 from unittest import mock

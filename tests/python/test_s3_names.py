@@ -48,7 +48,7 @@ storage_backend:
 
 
 def environment(facts):
-    """This process's own, with the variables of the guide and no others of AWS."""
+    """Return this process's environment with AWS's variables replaced by the guide's."""
     env = {name: value for name, value in os.environ.items()
            if not name.startswith(("AWS_", "LMCACHE_")) and name != "KVTIER_CONFIG_FILE"
            and not name.lower().endswith("_proxy")}
@@ -58,7 +58,10 @@ def environment(facts):
 
 
 def remove_indexes():
-    """Those of stores that this process has open: no other run has their ports."""
+    """Remove the local indexes of the stores that this process has open.
+
+    Another test run has other servers' ports, and so other indexes.
+    """
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             path = os.readlink("/proc/self/fd/" + fd)
@@ -216,7 +219,7 @@ class AtOnce(Case):
                                 "do": {"delay_ms": ms}})
 
     def hold(self, method):
-        """Have the server answer no request with this method until the Event is set."""
+        """Delay the responses to requests with `method` until the returned Event is set."""
         go, answer = threading.Event(), self.server.answer
 
         def late(wire, request, fault):
@@ -364,7 +367,7 @@ class AtOnce(Case):
 
 class Uploads(Case):
     def test_ten_uploads_of_an_event_loop_are_under_way_at_a_time(self):
-        """The guide's 100 of 1 MB: one by one, then ten at a time."""
+        """The guide's 100 uploads of 1 MB: first in sequence, then ten at a time."""
         data = os.urandom(1000 * 1000)
         connector = self.connector(config={"blocking_timeout_secs": 600})
         for i in range(10):

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector with PyTorch's tensors, as vLLM has them and in the order of its calls:
-what was saved is loaded after a restart into other blocks, bit for bit.
+"""The connector saves PyTorch tensors, and loads the bytes after a restart into other blocks.
 
-KVTIER_TENSORS says where the tensors are: "cpu", or "cuda" (ROCm's too), where they are
-used on a stream that is always late.  Needs PyTorch and libkvtier.so, not vLLM."""
+The tensors have vLLM's layouts, and the tests call the connector in vLLM's order.
+KVTIER_TENSORS selects the device: "cpu", or "cuda" for CUDA and ROCm.  With "cuda", the
+tests write the tensors on a stream that is always late, to find missing synchronisation.
+Needs PyTorch and libkvtier.so, not vLLM."""
 
 import contextlib
 import os
@@ -22,11 +23,11 @@ from test_views import (  # noqa: E402
 DEVICE = os.environ.get("KVTIER_TENSORS", "cpu")
 LAYERS, BLOCKS, TOKENS, CHUNK = 4, 40, 16, 64
 WAYS = [dict(gpu_copies=way) for way in ("kernel", "batch")] if DEVICE == "cuda" else [{}]
-LATE = 50_000_000  # cycles of a GPU, tens of milliseconds
+LATE = 50_000_000  # GPU cycles, tens of milliseconds
 
 
 def why_not():
-    """What is missing, or None."""
+    """Return the reason to skip the tests, or None."""
     try:
         import torch
     except ImportError:
@@ -44,7 +45,7 @@ if not MISSING:
 
 
 class Stream:
-    """The one that KV is used on."""
+    """The stream of the model's kernels; without a GPU, no stream."""
 
     def __init__(self):
         self._stream = torch.cuda.Stream() if DEVICE == "cuda" else None
@@ -65,8 +66,11 @@ class Stream:
 
 
 def tensors(order, groups, heads, content):
-    """{layer: [block, head, token, content]} in one buffer whose axes lie in `order`; the
-    groups' layers share it."""
+    """Return {layer's name: tensor[block, head, token, content]}; all tensors share a buffer.
+
+    order: the buffer's axes (L layer, B block, H head, N token, C content), the slowest
+    first.  Layer i of each group has the memory of layer i of the other groups.
+    """
     sizes = dict(L=LAYERS, B=BLOCKS, H=heads, N=TOKENS, C=content)
     whole = torch.zeros([sizes[axis] for axis in order], dtype=torch.bfloat16,
                         device=DEVICE).permute([order.index(axis) for axis in "LBHNC"])
@@ -75,7 +79,7 @@ def tensors(order, groups, heads, content):
 
 
 class Side:
-    """Both halves of the connector of one start of vLLM."""
+    """A start of vLLM: the connector's scheduler half and worker half."""
 
     def __init__(self, folder, specs, kv, **extra):
         self.kv = kv
@@ -116,7 +120,10 @@ class Side:
         self.stream.settle()
 
     def ask(self, req):
-        """Tokens that can be loaded; asked again in each step, as vLLM does."""
+        """Look a request up, again in each step as vLLM does, until the connector answers.
+
+        Return (tokens that can be loaded, whether the load is asynchronous).
+        """
         self.scheduler.on_new_request(req)
         for _ in range(300000):
             hit, later = self.scheduler.get_num_new_matched_tokens(req, 0)
@@ -127,7 +134,7 @@ class Side:
         raise AssertionError("no answer")
 
     def step(self, out, forward=lambda: None):
-        """One step of scheduler and worker; ids of the requests whose loads ended."""
+        """Run a step of scheduler and worker; return the ids of the requests with ended loads."""
         meta = self.scheduler.build_connector_meta(out)
         worker = self.worker
         with self.stream.use():
@@ -161,8 +168,11 @@ class Tensors(unittest.TestCase):
         self.folder = folder.name
 
     def save(self, specs, kv, n, tables, **extra):
-        """Compute a prompt of n tokens in the blocks; what those held when they were
-        saved.  The next step has them overwritten at once."""
+        """Compute and save a prompt of n tokens in the blocks `tables` (ids for each group).
+
+        Return copies of the tensors at the time of the save.  Directly after the step, the
+        stream overwrites the tensors: a copy outside the stream's order saves wrong bytes.
+        """
         side = Side(self.folder, specs, kv, **extra)
         req = request("a", n)
         self.assertEqual(side.ask(req), (0, False))
@@ -176,7 +186,7 @@ class Tensors(unittest.TestCase):
             for tensor in kv.values():
                 bits = torch.randint(-1 << 15, 1 << 15, tensor.shape, device=DEVICE)
                 tensor.copy_(bits.to(torch.int16).view(torch.bfloat16))
-            for name, tensor in kv.items():  # groups share it
+            for name, tensor in kv.items():  # after all writes: groups share memory
                 before[name].copy_(tensor)
 
         side.step(output({"a": n}, {"a": tables}), compute)
@@ -187,7 +197,11 @@ class Tensors(unittest.TestCase):
         return before
 
     def load(self, specs, kv, n, hit, tables, **extra):
-        """Load it in another start; the blocks' last use before is not over yet."""
+        """Load `hit` of n tokens into the blocks `tables` in a new start of vLLM.
+
+        The load begins while the stream still writes the blocks for an earlier request.
+        Return copies of the tensors after the load.
+        """
         side = Side(self.folder, specs, kv, **extra)
         req = request("b", n)
         self.assertEqual(side.ask(req), (hit, True))
@@ -211,8 +225,12 @@ class Tensors(unittest.TestCase):
         return after
 
     def check(self, before, after, group, pairs, last):
-        """pairs: (block saved, block loaded), in order, `last` tokens of the last one;
-        nothing else was written."""
+        """Check that the loaded blocks equal the saved blocks, and that the load wrote no other
+        block (in group 0).
+
+        pairs: (saved block, loaded block) in the order of the tokens.  The last pair has
+        `last` tokens.
+        """
         for layer in range(LAYERS):
             name = "%d.%d" % (group, layer)
             was, now = before[name].view(torch.int16), after[name].view(torch.int16)
@@ -227,7 +245,10 @@ class Tensors(unittest.TestCase):
                             "layer %d: other blocks were written" % layer)
 
     def round_trip(self, spec, orders, heads, content, n=200, hit=192, **extra):
-        """Saved in one order, loaded in the other: chunks have their own."""
+        """Save tensors with the axis order orders[0], and load into tensors with orders[1].
+
+        The axis order of a chunk is independent of the tensors' order.
+        """
         kv = [tensors(order, 1, heads, content) for order in orders]
         if heads == 1:  # latent vectors have no heads
             kv = [{name: tensor[:, 0] for name, tensor in one.items()} for one in kv]
@@ -271,7 +292,8 @@ class Tensors(unittest.TestCase):
                         gds_path=self.folder)
 
     def test_groups_that_share_their_memory(self):
-        """Blocks as they lie; ids differ, as they are of one pool."""
+        """Two groups use one memory, and different block ids because both groups allocate from
+        one pool."""
         if connector.KVConnectorTransferResults is None:
             self.skipTest("no hybrid attention with this vLLM")
         specs = [FullAttentionSpec(), SlidingWindowSpec()]

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the blocks of vLLM's KV cache lie, on a CPU and on a GPU, by tensors that
-only have an address, a shape and strides."""
+"""The layouts of vLLM's KV cache, on a CPU and on a GPU.
+
+The tests' tensors have an address, a shape and strides, but no memory.
+"""
 
 import math
 import os
@@ -20,7 +22,7 @@ BLOCKS, HEADS, TOKENS, HEAD_SIZE, ITEM = 8, 4, 16, 128, 2
 
 
 class Tensor:
-    """order: of its axes in memory, the slowest first."""
+    """A tensor without memory.  order: the axes' order in memory, the slowest axis first."""
 
     def __init__(self, at, shape, order=None, device="cuda", index=0, pitch=None):
         self.shape = list(shape)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""LoRA adapters with vLLM's scheduler: files that are replaced at any moment never mix the
+"""LoRA adapters with vLLM's scheduler: a replacement of files at any moment never mixes the
 KV of two adapters.  Needs vLLM, no model and no GPU."""
 
 import os
@@ -25,8 +25,11 @@ else:
 copy_tensors = vllm_adapters._copy_tensors
 
 class AdapterSim(Sim):
-    """A fresh process: the weights of a request are the content of its adapter, as the
-    worker loaded it."""
+    """A simulated engine in a new process.
+
+    The weights of a request are the content of the request's adapter file at the time when
+    the worker loaded the file.
+    """
 
     def __init__(self, store, manager, **kwargs):
         vllm_adapters._loaded = vllm_adapters.Contents()
@@ -35,7 +38,7 @@ class AdapterSim(Sim):
         self.manager = self.worker._worker._adapters = manager
         manager.has.clear()
         self.loras = {}
-        # What is stored is checked when it is read.
+        # _compute() checks KV at each read: a check of stores is not needed.
         self.engine.before_store = lambda ios: None
 
     def add(self, name, prompt, lora, **kwargs):
@@ -43,7 +46,7 @@ class AdapterSim(Sim):
         return super().add(name, prompt, lora_request=lora, **kwargs)
 
     def identify(self):
-        """Wait for the digests of the requests that were added."""
+        """Wait until the digests of the adapters of all added requests are known."""
         thread = self.connector._scheduler._digests._thread
         if thread is not None:
             thread.join()
@@ -107,7 +110,8 @@ class Replaced(test_adapters.Case):
                     sim.check_rest()
                     hits.add((sim.hits["a"], sim.manager.has[1]))
                     sim.close()
-                # The first request of an adapter hits, and some found the other files.
+                # A request hits with the old files and misses with the new files.  The first
+                # request of an adapter can hit.
                 self.assertEqual(hits, {(56, b"1"), (0, b"2")})
 
     def test_a_file_that_is_overwritten_in_place_leaves_a_loaded_model(self):

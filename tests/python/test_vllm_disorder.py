@@ -18,9 +18,11 @@ if fake.HAVE_VLLM:
 
 
 class Disorder(Case):
-    """Many requests in little room, with aborts and failing loads: every chunk is saved
-    under the right name and loaded into allowed blocks, and every token is computed from
-    the right KV."""
+    """Many requests with few blocks, aborts and failed loads.
+
+    The connector saves every chunk under the right name and loads chunks into allowed
+    blocks only.  vLLM computes every token from the right KV.
+    """
 
     def storm(self, depth, windows, fail_rate, seed, resets=False, **kwargs):
         rand = random.Random(seed)
@@ -129,7 +131,7 @@ class Disorder(Case):
 @unittest.skipUnless(fake.HAVE_VLLM and fake.have_library(),
                      "vLLM or libkvtier.so is not there")
 class Real(unittest.TestCase):
-    """The same disorder over the real library and a directory."""
+    """Random order of requests, aborts and resets with the real library and a directory."""
 
     def storm(self, folder, depth, windows, seed, resets=False, **extra):
         rand = random.Random(seed)

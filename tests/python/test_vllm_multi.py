@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MultiConnector with kvtier's connector and a second one.
+"""MultiConnector with kvtier's connector and a second connector.
 Needs vLLM, no model and no GPU."""
 
 import sys
@@ -15,7 +15,7 @@ if fake.HAVE_VLLM:
 
 
 def together(*order, **policy):
-    """Settings of MultiConnector over connectors in this order."""
+    """Return the settings of a MultiConnector with the connectors in this order."""
     modules = {"KVTierConnector": "kvtier.connector", "Other": "vllm_other"}
     return dict(kv_connector="MultiConnector", kv_connector_module_path=None, extra={
         "connectors": [{"kv_connector": name, "kv_role": "kv_both",
@@ -26,7 +26,7 @@ def together(*order, **policy):
 @unittest.skipUnless(fake.HAVE_VLLM and SEVERAL_GROUPS,
                      "MultiConnector of this vLLM is not supported")
 class Together(Case):
-    """Two connectors in one engine, as for separate prefill and decode."""
+    """Two connectors in an engine, as in setups with separate prefill and decode."""
 
     def test_short_and_long_prompts_that_either_connector_has(self):
         from vllm_other import Other

@@ -19,8 +19,10 @@ if fake.HAVE_VLLM:
 
 
 class Waiting(Case):
-    """What is to lie in host memory first: storage that other hosts delete from,
-    or enable_async_loading."""
+    """Lookups that wait until the chunks are in host memory.
+
+    kvtier waits if other hosts delete from the storage, or with enable_async_loading.
+    """
 
     def stored(self, windows=(), seed=1):
         first = self.sim(windows=windows)
@@ -119,7 +121,7 @@ class Waiting(Case):
                         self.assertEqual(sim.hits["a"], gone * CHUNK)
 
     def waiting(self):
-        """Return a simulation in which request "a" waits for a prefetch without end."""
+        """Return a simulation in which request "a" waits for a prefetch that never ends."""
         self.stored()
         self.store.prefetch_works = False
         sim = self.sim()
@@ -232,10 +234,10 @@ class Failures(Case):
         for argv in (["--kv-transfer-config", json.dumps(fail)],
                      ["--kv-transfer-config.kv_load_failure_policy", "fail"],
                      ["--kv-transfer-config.kv-load-failure-policy=fail"],
-                     ["--config", "vllm.yaml"],  # in the file
+                     ["--config", "vllm.yaml"],  # the policy is in the file
                      ["--config", "vllm.yaml",
                       "--kv-transfer-config.kv_connector", "KVTierConnector"],
-                     []):  # in a program that calls LLM()
+                     []):  # a program that calls LLM() sets the policy
             self.assertFalse(self.policy(argv, **fail), argv)
         self.assertTrue(self.policy([], kv_load_failure_policy="recompute"))
 

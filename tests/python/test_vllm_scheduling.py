@@ -50,7 +50,7 @@ class Basics(Case):
         again.engine.load = lambda ios: loads.append(ios) or load(ios)
         again.add("a", prompt(1, 61))
         again.run()
-        # 20 tokens (5 blocks) are local: block 0 of the chunk at 16 is skipped.
+        # vLLM holds 20 tokens (5 blocks): the load skips block 0 of the chunk at token 16.
         (group, chunks, blocks, _), = loads[0]
         ids = memoryview(blocks).cast("i").tolist()
         self.assertEqual(len(chunks) // fake.CHUNK_BYTES, 5)
@@ -125,7 +125,7 @@ class Basics(Case):
         self.store.answer = 0
         sim.run()
         self.assertEqual(sim.hits["a"], 0)
-        # A request that waits for room is asked about in every step.
+        # vLLM looks a waiting request up in every step: kvtier makes no sequence again.
         seqs = self.store.seqs
         half = sim.connector._scheduler
         waiting = sim.add("b", prompt(2, 30))
@@ -185,7 +185,7 @@ class Basics(Case):
             self.assertEqual(sim.hits["b"], hit)
         first.add("c", prompt(1, 61))
         first.run()
-        self.assertEqual(first.hits["c"], 60)  # its own, in vLLM's blocks
+        self.assertEqual(first.hits["c"], 60)  # KV of request "b", in vLLM's own blocks
 
     def test_what_waits_at_a_reset_is_stored_under_the_new_weights(self):
         sim = self.sim()
@@ -222,7 +222,7 @@ class Basics(Case):
             sim = self.sim(depth=depth)
             sim.add("a", prompt(1, 61))
             sim.step()
-            self.assertTrue(sim.connector.reset_cache())  # it goes on running
+            self.assertTrue(sim.connector.reset_cache())  # the request continues
             before = len(sim.flying)
             sim.run()
             self.assertEqual(len(self.store.chunks), 4, before)
@@ -245,7 +245,7 @@ class Basics(Case):
 
 
 class PartialChunks(Case):
-    """With save_unfull_chunk: prompts whose end fills no chunk."""
+    """save_unfull_chunk: prompts that end with a partial chunk."""
 
     def setUp(self):
         super().setUp()

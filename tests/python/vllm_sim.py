@@ -3,7 +3,7 @@
 
 The KV of a token is a hash of the weights and all tokens up to the token, 8 bytes in
 each of two layers: the tests can check every block at each read, save and load.  Batches
-overlap as in vLLM: up to `depth` steps are scheduled before one is executed.
+overlap as in vLLM: up to `depth` steps are scheduled before the oldest step is executed.
 """
 
 import collections
@@ -112,7 +112,7 @@ def kv_cache_config(n_blocks, windows):
 
 @functools.lru_cache(1 << 16)
 def kv_behind(state, tokens):
-    """The KV of tokens that follow a token with the KV `state`."""
+    """Return the KV of `tokens` after a token with the KV `state`."""
     out = []
     for token in tokens:
         state = ((state ^ token) * 1099511628211 + 7) & ((1 << 62) - 1)
@@ -121,7 +121,7 @@ def kv_behind(state, tokens):
 
 
 def kv_of(tokens, group, layer, weights=0):
-    """The KV of every token: 8 bytes each."""
+    """Return the KV of each token, a number of 8 bytes."""
     out, state = [], 1469598103934665603 + 31 * group + layer + 1009 * weights
     for at in range(0, len(tokens), CHUNK):
         out += kv_behind(state, tuple(tokens[at:at + CHUNK]))
@@ -198,11 +198,11 @@ class Sim:
                                          self.cache)
         self.worker = kvtiers(self.worker_top)
         self.engine = self.worker._worker._engine
-        # All groups lie in the same memory, as in vLLM.
+        # All groups share one memory, as in vLLM.
         self.memory = [torch.zeros(n_blocks, 1, BLOCK, 2)
                        for _ in range(LAYERS)]
         self.cells = [m.view(torch.int64).view(n_blocks, BLOCK).numpy()
-                      for m in self.memory]  # numpy reads one number faster than torch
+                      for m in self.memory]  # numpy reads a single number faster than torch
         self.worker_top.register_kv_caches({
             name: self.memory[layer] for group in self.cache.kv_cache_groups
             for layer, name in enumerate(group.layer_names)})
@@ -226,7 +226,7 @@ class Sim:
         self.sources = collections.Counter()  # tokens of hits by vLLM's name of a medium
 
     def _hide_block_state(self):
-        """As versions of vLLM that do not tell the connector all block ids."""
+        """Hide the block ids, like vLLM versions that send only new block ids."""
         build = self.connector.build_connector_meta
 
         def build_without(output):
@@ -284,7 +284,7 @@ class Sim:
     # ---------------------------------------------------------------- steps
 
     def step(self):
-        """Schedule one batch; execute the oldest when `depth` are under way."""
+        """Schedule a batch.  If `depth` batches are scheduled, execute the oldest batch."""
         if self.scheduler.has_requests() or not self.flying:
             output = self.scheduler.schedule()
             resumed = set(output.scheduled_cached_reqs.resumed_req_ids)
@@ -301,7 +301,10 @@ class Sim:
             time.sleep(0.001)
 
     def _resumed(self, name):
-        """It computes again, so what it had saved before is offered again."""
+        """Start a request or resume a preempted request, which computes tokens again.
+
+        Check that the connector will save the chunks with these tokens again.
+        """
         request = self.scheduler.requests[name]
         self.tokens[name] = list(request.all_token_ids)
         self._expect(self.tokens[name])
@@ -417,7 +420,7 @@ class Sim:
     # --------------------------------------------------------------- checks
 
     def _check_saved(self, ios):
-        """Whatever is gathered is the KV of the chunk it is stored as."""
+        """Check that the blocks of a store hold the KV of the stored chunks."""
         for group, chunks, blocks, _ in ios:
             ids = array("i")
             ids.frombytes(blocks)
@@ -435,7 +438,7 @@ class Sim:
                 self.saved += 1
 
     def _check_owner(self, load):
-        """Blocks that are scattered into are still the request's."""
+        """Check that the request of a load still owns the blocks that the load writes."""
         name = next(name for name, (mine, _) in self.worker._worker._loads.items()
                     if mine is load)
         owned = self.scheduler.kv_cache_manager.get_block_ids(name)
@@ -452,7 +455,7 @@ class Sim:
         self.worker_top.shutdown()
 
     def check_rest(self):
-        """Nothing is left when all requests have ended."""
+        """Check that ended requests left no block, sequence, lease or state behind."""
         manager = self.scheduler.kv_cache_manager
         assert not self.scheduler.requests
         free = manager.block_pool.get_num_free_blocks()
@@ -469,8 +472,10 @@ class Sim:
 
 
 def is_stored_right(found, tokens, weights, group):
-    """Whether found is what a store must hold for the last chunk of tokens; what
-    lies in a block behind the last token may be anything."""
+    """Return True if `found` is the KV of the last chunk of `tokens`.
+
+    Bytes of a block after the last token are not compared.
+    """
     n = (len(tokens) - 1) % CHUNK + 1
     kv = [kv_of(tokens, group, layer, weights)[-n:] for layer in range(LAYERS)]
     offset = 0
