@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other features of vLLM beside kvtier: each is restarted and compared bit for bit."""
+"""Further features of vLLM together with kvtier: hits after a restart, bit for bit."""
 import json
 import os
 
@@ -67,7 +67,7 @@ def multi_connector(place):
 
 @e2e
 def speculative_decoding(place):
-    """Drafts from n-grams, some refused: prompts and generated tokens are found."""
+    """Drafts from n-grams, some rejected: prompts and generated tokens hit."""
     needs_kvtier(place)
     place.settings["save_decode_cache"] = "true"
     with place.server(*DRAFTS) as server:
@@ -93,7 +93,7 @@ def speculative_decoding(place):
 
 @e2e
 def lora_adapters(place):
-    """Equal tokens for the base model and two adapters: each finds the right KV."""
+    """Equal prompts for the base model and two adapters: each hits the right KV."""
     needs_kvtier(place)
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                           "make-adapters.py")
@@ -127,7 +127,7 @@ def lora_adapters(place):
 
 @e2e
 def data_parallel(place):
-    """Two engines behind a server: each finds the other engine's chunks."""
+    """Two engines in a server: each engine hits the other engine's chunks."""
     needs_kvtier(place)
     asked = []
     with place.server(*ENGINES, env=ENGINES_ENV) as server:

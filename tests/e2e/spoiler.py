@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another program in a bucket, which does harm."""
+"""A program that damages objects in a bucket while kvtier uses the bucket."""
 import contextlib
 import os
 import sys
@@ -14,8 +14,8 @@ from client import Client, path as path_of  # noqa: E402
 
 
 class Spoiler:
-    """Another program in the bucket: deletes objects or overwrites objects with wrong bytes,
-    with and without the metadata of the right bytes."""
+    """Deletes objects of a bucket, or overwrites objects with wrong bytes, with and without
+    the metadata of the right bytes."""
 
     def __init__(self, place, bucket):
         self.random = place.random
@@ -49,8 +49,8 @@ class Spoiler:
 
     @contextlib.contextmanager
     def at_work(self):
-        """Every fourth object has wrong bytes from the start; the others, and these
-        again, are spoilt meanwhile."""
+        """Overwrite a quarter of the objects with wrong bytes, then damage the objects one
+        after another in a thread until the `with` statement ends."""
         self.random.shuffle(self.names)
         for name in self.names[len(self.names) * 3 // 4:]:
             self.spoil(name, 1)
