@@ -5,6 +5,8 @@
 #ifndef KVT_CLI_H
 #define KVT_CLI_H
 
+#include "kvtier.h"
+
 /* Exit codes. */
 enum {
     CLI_DONE = 0,
@@ -46,5 +48,8 @@ int cli_code(int status);
 
 /* Print kvt_last_error() with cli_error().  err: a negative errno.  Return cli_code(err). */
 int cli_fail(int err);
+
+/* Print log lines of max_level and below to standard error; as for kvt_set_log(). */
+void cli_set_log(enum kvt_log_level max_level);
 
 #endif

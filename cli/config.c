@@ -89,8 +89,9 @@ check_memory(const struct kvt_config_sources *sources, struct cli_memory *memory
 {
     memory->see = see_problem;
     memory->ctx = checked;
-    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* kvt_config_check() has reported the warnings */
+    cli_set_log(KVT_LOG_ERROR); /* kvt_config_check() has reported the warnings */
     int err = cli_config_memory(sources, memory);
+    cli_set_log(KVT_LOG_DEFAULT);
     return err ? fail(err) : CLI_DONE;
 }
 

@@ -32,6 +32,12 @@ print_log(void *ctx, enum kvt_log_level level, const char *line)
     fprintf(stderr, "kvtier: %s: %s\n", names[level], line);
 }
 
+void
+cli_set_log(enum kvt_log_level max_level)
+{
+    kvt_set_log(print_log, NULL, max_level);
+}
+
 /* Print a line "kvtier NAME ARGUMENTS" for each line of the command's usage. */
 static void
 print_usage(FILE *out, const struct cli_command *command)
@@ -216,7 +222,7 @@ main(int argc, char **argv)
     int status;
 
     argc = take_verbosity(argc, argv);
-    kvt_set_log(print_log, NULL, KVT_LOG_DEFAULT);
+    cli_set_log(KVT_LOG_DEFAULT);
     if (argc < 2)
         return cli_error(CLI_USAGE, "which command? See 'kvtier --help'.");
     in_json = has_json(argc, argv);

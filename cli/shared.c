@@ -29,9 +29,9 @@ cli_shared_open(const struct kvt_config_sources *sources, struct kvt_store **out
     }
     memcpy(settings + n, no_storage, sizeof no_storage);
     own.settings = settings;
-    kvt_set_log(NULL, NULL, KVT_LOG_ERROR); /* hide warnings about repeated settings */
+    cli_set_log(KVT_LOG_ERROR); /* hide warnings about repeated settings */
     int err = kvt_config_open(&own, &config);
-    kvt_set_log(NULL, NULL, KVT_LOG_DEFAULT);
+    cli_set_log(KVT_LOG_DEFAULT);
     if (err)
         return err;
     err = kvt_store_open(config, out);
