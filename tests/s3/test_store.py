@@ -142,7 +142,7 @@ class Store:
                   sentence)
         self.says(self.do(3, "get", KEY, self.path("back"), address=nowhere), sentence)
         self.says(self.do(3, "ls", address=nowhere), sentence)
-        self.says(self.do(1, "doctor", address=nowhere), "BAD +store.*" + sentence)
+        self.says(self.do(1, "doctor", address=nowhere), "BAD +s3 list.*" + sentence)
 
     def test_the_doctor_tries_it(self):
         self.says(self.do(0, "doctor"), "ok +s3 +s3://test",
@@ -213,7 +213,7 @@ class SeaweedFS(Store, Case):
         self.says(self.do(0, "verify", env=reader), "1 good")
         self.says(self.do(3, "put", KEY, given, env=reader), "PUT", denied)
         self.says(self.do(3, "rm", KEY, env=reader), "DELETE", "status 403 AccessDenied")
-        self.says(self.do(1, "doctor", env=reader), "BAD +store.*not stored.*403")
+        self.says(self.do(1, "doctor", env=reader), "BAD +s3 write.*403")
         self.do(0, "get", KEY, self.path("back"))
 
 
