@@ -71,17 +71,23 @@ files_that_cannot_be_opened_are_not_loaded(void **state)
     assert_int_equal(load_prompt(f).loaded, 5);
 }
 
+/* The chunks are misses at once.  Puts fail until the tier has made the directory again and opened
+ * its index there: a thread of the store does that at any time. */
 static void
-a_removed_directory_becomes_misses(void **state)
+a_removed_directory_is_made_again(void **state)
 {
     struct fixture *f = *state;
+    uint32_t loaded = 0;
 
     temp_dir_remove(&f->dir);
     assert_int_equal(load_prompt(f).promised, 0); /* the index was in the directory */
     set_tokens(f, 1);
-    write_chunks(f, 0, 5);
-    assert_int_equal(counter(f, "store_failed"), 5);
-    assert_int_equal(load_prompt(f).promised, 0);
+    for (int i = 0; i < 3000 && loaded < 5; i++) {
+        write_chunks(f, 0, 5);
+        loaded = load_prompt(f).loaded;
+        usleep(10000);
+    }
+    assert_int_equal(loaded, 5);
 }
 
 /* Assert that opening an engine on a directory fails with `err`. */
@@ -132,7 +138,7 @@ main(void)
         T(loads_go_on_where_no_file_can_be_made),
         T(loads_go_on_where_no_file_can_be_published),
         T(files_that_cannot_be_opened_are_not_loaded),
-        T(a_removed_directory_becomes_misses),
+        T(a_removed_directory_is_made_again),
         T(a_directory_that_cannot_be_used_is_named),
     };
 
