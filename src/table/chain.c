@@ -259,6 +259,20 @@ divide(struct tb_change *c, uint32_t old, uint32_t new)
     return link == (TB_END | old);
 }
 
+#define SPLITS_AHEAD 4 /* splits from the prefetch of a chain to its own split */
+
+/* Prefetch the first entry of the chain of head `head`: a later split reads it with the lock. */
+static void
+prefetch_chain(const struct kvt__table *t, uint32_t head)
+{
+    uint32_t at = head < t->max_entries ? tb_linked(t, TB_LOAD(&t->heads[head])) : TB_NONE;
+
+    if (at != TB_NONE) {
+        __builtin_prefetch(&t->hot[at]);
+        __builtin_prefetch(&t->cold[at]);
+    }
+}
+
 /* The change writes its values in their order.  The new head first leads to the whole chain, so a
  * reader that begins at any step finds every entry, even if the writer dies.  A reader that
  * walked the chain during the split may have missed an entry; this reader finds another number
@@ -279,6 +293,7 @@ kvt__tb_split(struct tb_change *c)
     if (divide(c, old, n)) {
         tb_set32(c, &h->split, split + 2);
         kvt__tb_commit(c);
+        prefetch_chain(c->table, old + SPLITS_AHEAD);
         return;
     }
     c->n = 0;
