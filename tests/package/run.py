@@ -4,7 +4,8 @@
 
 wheel  ./demo.sh --wheel: scripts/make-wheel, a virtual environment without a compiler
 
-Last line: N passed, N failed, N skipped.
+Last line: N passed, N failed, N skipped.  Exit status: 0; 1 if a test failed; 77 if no test
+ran.
 """
 import argparse
 import os
@@ -20,10 +21,13 @@ SKIP = 77
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tests", metavar="TEST", nargs="*", default=list(TESTS),
-                        choices=list(TESTS), help="wheel (all)")
+    parser.add_argument("tests", metavar="TEST", nargs="*",
+                        help=" or ".join(TESTS) + " (all)")
+    names = parser.parse_args().tests or list(TESTS)
+    if not set(names) <= set(TESTS):
+        parser.error(f"the tests are: {' '.join(TESTS)}")
     counts = {"ok": 0, "FAILED": 0, "skipped": 0}
-    for name in parser.parse_args().tests:
+    for name in names:
         start = time.time()
         done = subprocess.run(TESTS[name], cwd=ROOT, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT)
@@ -32,7 +36,7 @@ def main():
         print(f"{word:8} package/{name} ({time.time() - start:.1f} s)")
         print(done.stdout, end="", flush=True)
     print("{ok} passed, {FAILED} failed, {skipped} skipped".format(**counts))
-    return 1 if counts["FAILED"] or not counts["ok"] else 0
+    return 1 if counts["FAILED"] else 0 if counts["ok"] else SKIP
 
 
 if __name__ == "__main__":
