@@ -112,7 +112,7 @@ stated_bytes(const struct input *in)
 
     if (in->flags & GOOD_TRAILER && n >= KVT__TRAILER_BYTES)
         n = kvt__get_le64(in->file + n - KVT__TRAILER_BYTES + 16);
-    else if (!layout_of(in)->look(in->file, in->n_file, n, &found))
+    else if (!layout_of(in)->parse(in->file, in->n_file, n, &found))
         n = found.payload_bytes;
     return n <= in->n_file ? (size_t)n : in->n_file;
 }
@@ -172,12 +172,12 @@ static void
 get(const struct input *in, struct kvt__tier *tier, const struct kvt__object *object)
 {
     size_t phase = tier->phase;
-    size_t room = (2 * KVT__SLOT_ROOM + phase + in->requested_bytes + 4095) / 4096 * 4096;
+    size_t room = (2 * KVT__SLOT_MARGIN + phase + in->requested_bytes + 4095) / 4096 * 4096;
     unsigned char *base = aligned_alloc(4096, room);
     struct kvt__found found = { 0 };
 
     expect(base != NULL);
-    struct kvt__slot slot = { .payload = base + KVT__SLOT_ROOM + phase,
+    struct kvt__slot slot = { .payload = base + KVT__SLOT_MARGIN + phase,
                               .bytes = in->requested_bytes };
     if (!kvt__tier_get(tier, object, &slot, &found)) {
         const uint8_t *at = in->file;
@@ -198,7 +198,7 @@ int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct kvt__object object = { .key = key, .hash.bits = { 0x1a540024b49d3bfe },
-                                  .whole = true, .tokens = 256 };
+                                  .is_full = true, .tokens = 256 };
     struct kvt__found found = { 0 };
     struct input in;
 

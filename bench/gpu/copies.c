@@ -127,7 +127,7 @@ copy_all(struct rig *r, bool gather, struct bench_cost *out)
         r->jobs[i] = (struct copy_job){ .rig = r, .copy = {
             .view = &r->view, .blocks = r->b.blocks + i * BENCH_CHUNK_BLOCKS,
             .n_tokens = BENCH_CHUNK_TOKENS, .sums = true, .on_device = true,
-            .chunk = r->chunks + i * r->b.chunk_bytes, .done = on_copy_done } };
+            .chunk = r->chunks + i * r->b.chunk_bytes, .on_done = on_copy_done } };
         r->list[i] = &r->jobs[i].copy;
     }
     bench_start(out);

@@ -64,7 +64,7 @@ static void
 describe(struct kvt__call *call, const struct kvt_group_io *ios)
 {
     struct kvt_engine *e = call->engine;
-    const struct kvt__store_req *like = &call->kind->like;
+    const struct kvt__store_req *template = &call->kind->template;
     struct kvt__item *item = call->items;
     int32_t *blocks = call->blocks;
 
@@ -85,10 +85,10 @@ describe(struct kvt__call *call, const struct kvt_group_io *ios)
             item->part = part;
             item->chunk = c;
             item->blocks = blocks;
-            item->req.op = like->op;
-            item->req.early = like->early;
-            item->req.is_wanted = like->is_wanted;
-            item->req.on_done = like->on_done;
+            item->req.op = template->op;
+            item->req.is_prefetch = template->is_prefetch;
+            item->req.is_wanted = template->is_wanted;
+            item->req.on_done = template->on_done;
             kvt__fill_request(e, e->rank, io->group, space, &io->chunks[c], &item->req);
             if (call->kind->has_blocks)
                 blocks += kvt__view_blocks(kvt__item_view(item), item->req.tokens);
@@ -100,7 +100,7 @@ describe(struct kvt__call *call, const struct kvt_group_io *ios)
 static size_t *
 n_items_locked(struct kvt_engine *e, const struct kvt__call_kind *kind)
 {
-    return kind->like.op == KVT__TIER_PUT ? &e->calls.n_stores : &e->calls.n_loads;
+    return kind->template.op == KVT__TIER_PUT ? &e->calls.n_stores : &e->calls.n_loads;
 }
 
 int

@@ -42,7 +42,8 @@ struct kvt__call_kind {
     const char *name;      /* name of the function */
     size_t size;           /* bytes of the struct that begins with the call */
     bool has_blocks;
-    struct kvt__store_req like; /* template: each request copies op, early, is_wanted, on_done */
+    /* Each request copies op, is_prefetch, is_wanted and on_done of the template. */
+    struct kvt__store_req template;
 };
 
 struct kvt__call {

@@ -235,8 +235,8 @@ kvt__fill_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group
     req->space = space;
     req->hash = kvt__chunk_hash(engine, chunk);
     req->tokens = chunk->n_tokens;
-    req->own_only = chunk->flags & KVT_CHUNK_OWN;
-    req->whole = chunk->n_tokens == engine->chunk_tokens;
+    req->needs_id = chunk->flags & KVT_CHUNK_OWN;
+    req->is_full = chunk->n_tokens == engine->chunk_tokens;
     req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
     req->shape = shape_of(engine, group, chunk->n_tokens);
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);

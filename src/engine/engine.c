@@ -18,7 +18,7 @@
 
 #define MAX_TRANSFER ((size_t)512 << 20)
 #define FIRST_POPULATED ((size_t)64 << 20) /* populated before the open returns: about 20 ms */
-#define SLOT_OVERHEAD (4 * (size_t)KVT__SLOT_ROOM) /* bytes of a slot besides the payload */
+#define SLOT_OVERHEAD (4 * (size_t)KVT__SLOT_MARGIN) /* bytes of a slot besides the payload */
 #define GIB ((double)(UINT64_C(1) << 30))
 
 /* ------------------------------------------------------------ open and close */

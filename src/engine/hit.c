@@ -48,7 +48,7 @@ fill_key(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
     key->space = space;
     key->hash = kvt__chunk_hash(seq->engine, &seq->chunks[chunk]);
     key->id = ids->ids[chunk];
-    key->own_only = seq->flags & KVT_CHUNK_OWN;
+    key->needs_id = seq->flags & KVT_CHUNK_OWN;
 }
 
 /* Prefetch the index words of the next chunks together: an index is larger than the CPU's

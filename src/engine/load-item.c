@@ -167,7 +167,7 @@ count_bytes(struct kvt__item *item, bool verified)
 
     if (!verified)
         kvt__count(counters, KVT__N_unverified_chunks, 1);
-    if (req->borrowed || req->from_memory) {
+    if (req->is_in_place || req->from_memory) {
         kvt__count(counters, KVT__N_memory_hits, 1);
         return;
     }
@@ -181,15 +181,15 @@ end_item(struct kvt__item *item, int status)
 {
     struct kvt__store_req *req = &item->req;
     struct kvt_engine *e = item->call->engine;
-    bool borrowed = req->borrowed, lent = req->slot.lender;
+    bool in_place = req->is_in_place, of_tier = req->slot.source;
 
     kvt__pool_release(e->pool, &req->slot);
     kvt__count_down(&e->counters, KVT__N_loads_pending, 1);
-    if (!borrowed) {
+    if (!in_place) {
         pthread_mutex_lock(&e->calls.lock);
-        assert(e->calls.n_reading && e->calls.n_lent >= lent);
+        assert(e->calls.n_reading && e->calls.n_tier_slots >= of_tier);
         e->calls.n_reading--;
-        e->calls.n_lent -= lent;
+        e->calls.n_tier_slots -= of_tier;
         pthread_mutex_unlock(&e->calls.lock);
     }
     note_end(item, status);
@@ -229,7 +229,7 @@ scatter(struct kvt__item *item)
     *copy = (struct kvt__gpu_copy){ .view = kvt__item_view(item), .blocks = item->blocks,
                                     .n_tokens = item->req.tokens,
                                     .on_device = kvt__slot_on_device(&item->req.slot),
-                                    .chunk = item->req.slot.payload, .done = on_scattered };
+                                    .chunk = item->req.slot.payload, .on_done = on_scattered };
     if (kvt__gpu_scatter(e->gpu, &copy, 1))
         on_scattered(copy, -EIO, 0);
 }
@@ -259,7 +259,7 @@ retry_from_storage(struct kvt__item *item)
 
     assert(!item->from_storage);
     item->from_storage = true;
-    item->req.borrowed = false;
+    item->req.is_in_place = false;
     kvt__count_down(&e->counters, KVT__N_loads_pending, 1);
     pthread_mutex_lock(&e->calls.lock);
     kvt__queue_push_front(&e->calls.loads, item);
@@ -273,7 +273,7 @@ kvt__load_on_read(struct kvt__store_req *req)
     struct kvt__item *item = (struct kvt__item *)req;
     int status = load_status(req->error.code);
 
-    if (req->borrowed && !req->slot.payload) {
+    if (req->is_in_place && !req->slot.payload) {
         retry_from_storage(item);
         return;
     }
@@ -305,11 +305,11 @@ kvt__load_wants(const struct kvt__store_req *req)
 static bool
 find_slot_locked(struct kvt_engine *e, struct kvt__item *item)
 {
-    if (!item->from_storage && kvt__store_borrow(e->store, &item->req))
+    if (!item->from_storage && kvt__store_acquire_chunk(e->store, &item->req))
         return true;
-    if (kvt__store_lend(e->store, KVT__PRIO_LOAD, item->req.bytes, &item->req.slot))
-        e->calls.n_lent++;
-    else if (e->calls.n_lent || /* the tier moves at most as many chunks as it lends slots */
+    if (kvt__store_acquire_slot(e->store, KVT__PRIO_LOAD, item->req.bytes, &item->req.slot))
+        e->calls.n_tier_slots++;
+    else if (e->calls.n_tier_slots || /* the tier has a slot for each chunk that it can move */
              !kvt__pool_acquire(e->pool, item->req.bytes, 0, &item->req.slot))
         return false;
     e->calls.n_reading++;

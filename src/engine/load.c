@@ -40,8 +40,8 @@ kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,
 {
     static const struct kvt__call_kind loads = {
         .name = "kvt_engine_load", .size = sizeof(struct kvt_load), .has_blocks = true,
-        .like = { .op = KVT__TIER_GET, .is_wanted = kvt__load_wants,
-                  .on_done = kvt__load_on_read } };
+        .template = { .op = KVT__TIER_GET, .is_wanted = kvt__load_wants,
+                      .on_done = kvt__load_on_read } };
     struct kvt__call *call;
     int err = kvt__call_check(engine, &loads, ios, n_ios);
 

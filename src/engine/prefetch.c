@@ -49,7 +49,7 @@ on_read(struct kvt__store_req *req)
     } else if (req->error.code == -EBADMSG) {
         kvt__count(&e->counters, KVT__N_load_corrupt, 1);
     }
-    assert(req->early && req->slot.payload);
+    assert(req->is_prefetch && req->slot.payload);
     kvt__pool_release(e->pool, &req->slot);
     end_reading(e, item);
     e->on_slot_free(e);
@@ -108,7 +108,8 @@ kvt__prefetches_pump(struct kvt_engine *engine)
 
 static const struct kvt__call_kind prefetches = {
     .name = "kvt_engine_prefetch", .size = sizeof(struct kvt__call),
-    .like = { .op = KVT__TIER_GET, .early = true, .is_wanted = is_wanted, .on_done = on_read } };
+    .template = { .op = KVT__TIER_GET, .is_prefetch = true, .is_wanted = is_wanted,
+                  .on_done = on_read } };
 
 int
 kvt__prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios, size_t n_ios)

@@ -99,8 +99,8 @@ struct kvt_engine {
         size_t n_loads;       /* unfinished items of loads and prefetches */
         struct kvt__queue loads, prefetches; /* items without a slot */
         struct kvt__item *reading_ahead;     /* items of prefetches with a slot */
-        size_t n_reading; /* items of loads with a slot that is not borrowed */
-        size_t n_lent;    /* n_reading's items with a slot in the memory of a tier */
+        size_t n_reading;     /* items of loads with a slot into which the store reads */
+        size_t n_tier_slots;  /* n_reading's items with a slot in the memory of a tier */
         struct kvt_load *first_done, **last_done;
         atomic_bool stopping;
         int eventfd; /* readable while first_done is not NULL */

@@ -107,7 +107,7 @@ gather(struct kvt__item *item, struct batch *batch)
     item->copy = (struct kvt__gpu_copy){ .view = kvt__item_view(item), .blocks = item->blocks,
                                          .n_tokens = req->tokens, .sums = sums,
                                          .on_device = kvt__slot_on_device(&req->slot),
-                                         .chunk = req->slot.payload, .done = on_gathered };
+                                         .chunk = req->slot.payload, .on_done = on_gathered };
     assert(batch->n < MAX_BATCH);
     batch->copies[batch->n++] = &item->copy;
     if (batch->n == MAX_BATCH)
@@ -138,7 +138,7 @@ acquire_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 {
     size_t keep = e->transfer_bytes / 2;
 
-    return kvt__store_lend(e->store, KVT__PRIO_STORE, bytes, out) ||
+    return kvt__store_acquire_slot(e->store, KVT__PRIO_STORE, bytes, out) ||
            kvt__pool_acquire(e->pool, bytes, keep, out) ||
            ((kvt__store_traits(e->store)->wants_crc || kvt__pool_is_populated(e->pool)) &&
             kvt__store_reclaim(e->store, bytes) &&
@@ -171,7 +171,7 @@ kvt_engine_store(struct kvt_engine *engine, const struct kvt_group_io *ios,
 {
     static const struct kvt__call_kind stores = {
         .name = "kvt_engine_store", .size = sizeof(struct kvt__call), .has_blocks = true,
-        .like = { .op = KVT__TIER_PUT, .on_done = on_saved } };
+        .template = { .op = KVT__TIER_PUT, .on_done = on_saved } };
     struct batch batch = { .n = 0 };
     struct kvt__call *call;
     int err = kvt__call_check(engine, &stores, ios, n_ios);

@@ -25,8 +25,8 @@ pin_pool(struct kvt_engine *e)
                  (double)(kvt__now_ns() - begun) / (double)KVT__NS_PER_S);
 }
 
-/* Return the bytes of a device's memory that a tier may lend: a chunk for each I/O thread, and as
- * many waiting chunks. */
+/* Return the largest size of the slots of a tier in a device's memory: a chunk for each I/O thread,
+ * and as many waiting chunks. */
 static size_t
 transfer_bytes(const struct kvt_engine *e)
 {

@@ -38,28 +38,28 @@ int kvt__gpu_open(const struct kvt__gpu_params *params, struct kvt__gpu **out);
 
 /* Wait for the copies under way and free the GPU, with all memory of kvt__gpu_alloc().  No other
  * call may run or follow.  If the context no longer exists (the process ends), device resources
- * are not freed, and done gets -EIO. */
+ * are not freed, and on_done gets -EIO. */
 void kvt__gpu_close(struct kvt__gpu *gpu);
 
 /* Return the device and the method of copying, for a log line: "CUDA device 0 (NVIDIA H200),
  * kernels", or "..., batch copies: REASON".  The text is valid until kvt__gpu_close(). */
 const char *kvt__gpu_describe(const struct kvt__gpu *gpu);
 
-/* The copy of one chunk.  Owner: the caller until the submit and from the call of done on. */
+/* The copy of one chunk.  Owner: the caller until the submit and from the call of on_done on. */
 struct kvt__gpu_copy {
-    const struct kvt__view *view; /* bases are device addresses; unchanged until done */
+    const struct kvt__view *view; /* bases are device addresses; unchanged until on_done */
     const int32_t *blocks;        /* block ids of n_tokens tokens; read only during the submit.
                                    * Gather: all real; scatter skips ids that are not real */
     uint32_t n_tokens;
-    bool sums;                    /* done gets the CRC32C of the chunk */
+    bool sums;                    /* on_done gets the CRC32C of the chunk */
     bool on_device;               /* the chunk is in device memory; false: in host memory, which
                                    * should be pinned, else copies are slow and synchronous */
     unsigned char *chunk;
     /* Called once, on a thread of the GPU; must not block.  err 0: the chunk (gather) or the
      * blocks (scatter) are complete, and any thread or device may use them; crc is valid if
      * `sums`.  -EIO, -ENOMEM: the copy failed. */
-    void (*done)(struct kvt__gpu_copy *copy, int err, uint32_t crc);
-    struct {                      /* private to the GPU until done */
+    void (*on_done)(struct kvt__gpu_copy *copy, int err, uint32_t crc);
+    struct {                      /* private to the GPU until on_done */
         uint64_t bytes;
         uint32_t sum;
         int err;
@@ -68,7 +68,7 @@ struct kvt__gpu_copy {
 
 /* kvt__gpu_gather() and kvt__gpu_scatter() submit n copies.  Both do not wait for the device: if
  * the staging buffer is full, the device queues a copy behind the copies that free the buffer.
- * 0; -errno with a sentence: no copy was submitted, and done will not be called. */
+ * 0; -errno with a sentence: no copy was submitted, and on_done will not be called. */
 
 /* Copy from blocks to chunks.  The copies run after the work now queued on the caller's stream;
  * work that the caller queues later runs after the blocks were read.  stream: a CUstream or

@@ -50,7 +50,7 @@ copy_once(struct kvt__gpu *gpu, struct trial *t, bool gather)
 
     t->copy = (struct kvt__gpu_copy){
         .view = &t->view, .blocks = t->blocks, .n_tokens = N_BLOCKS * BLOCK_TOKENS,
-        .sums = true, .chunk = t->chunk, .done = on_copy_done };
+        .sums = true, .chunk = t->chunk, .on_done = on_copy_done };
     t->done = false;
     int lane = gather ? KVT__LANE_GATHER : KVT__LANE_SCATTER;
     int err = kvt__lane_copy(gpu->lanes[lane], list, 1);

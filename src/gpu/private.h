@@ -142,8 +142,8 @@ size_t kvt__step_seal(struct kvt__step *step, const struct kvt__gpu *gpu, uint64
 int kvt__step_launch(struct kvt__step *step, const struct kvt__gpu *gpu, void *table,
                      void *stream);
 
-/* Evaluate a step whose work has ended with err (0 or -errno): join the sums, and call done for
- * each copy that ends with this step.  Calls done on the calling thread. */
+/* Evaluate a step whose work has ended with err (0 or -errno): join the sums, and call on_done for
+ * each copy that ends with this step.  Calls on_done on the calling thread. */
 void kvt__step_end(struct kvt__step *step, struct kvt__gpu *gpu, int err);
 
 /* -------------------------------------------------------------------- other */

@@ -181,6 +181,6 @@ kvt__step_end(struct kvt__step *step, struct kvt__gpu *gpu, int err)
             else
                 crc = kvt__plan_crc(copy->own.sum, copy->own.bytes);
         }
-        copy->done(copy, copy->own.err, crc);
+        copy->on_done(copy, copy->own.err, crc);
     }
 }

@@ -51,7 +51,7 @@ sum_by_kernel(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes, uint3
     struct kvt__gpu_copy *list[1];
     struct sum s = { .copy = { .sums = true, .on_device = true,
                                .chunk = (unsigned char *)at, /* never written */
-                               .done = on_sum_done, .own.bytes = bytes } };
+                               .on_done = on_sum_done, .own.bytes = bytes } };
 
     pthread_mutex_init(&s.lock, NULL);
     pthread_cond_init(&s.ended, NULL);

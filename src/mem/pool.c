@@ -200,11 +200,11 @@ kvt__pool_close(struct kvt__pool *pool)
     free(pool);
 }
 
-/* A slot consists of room, phase, payload and room, rounded up to whole units. */
+/* A slot consists of margin, phase, payload and margin, rounded up to whole units. */
 size_t
 kvt__slot_footprint(size_t phase, size_t bytes)
 {
-    return kvt__round_up(2 * KVT__SLOT_ROOM + phase + bytes, UNIT);
+    return kvt__round_up(2 * KVT__SLOT_MARGIN + phase + bytes, UNIT);
 }
 
 size_t
@@ -241,7 +241,7 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
     pthread_mutex_unlock(&pool->lock);
     if (got)
         *out = (struct kvt__slot){
-            .payload = pool->base + at * UNIT + KVT__SLOT_ROOM + pool->phase,
+            .payload = pool->base + at * UNIT + KVT__SLOT_MARGIN + pool->phase,
             .bytes = bytes };
     return got;
 }
@@ -250,7 +250,7 @@ kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
 static size_t
 first_unit(const struct kvt__pool *pool, const struct kvt__slot *slot)
 {
-    size_t offset = (size_t)(slot->payload - pool->base) - KVT__SLOT_ROOM - pool->phase;
+    size_t offset = (size_t)(slot->payload - pool->base) - KVT__SLOT_MARGIN - pool->phase;
 
     assert(offset % UNIT == 0 && offset < pool->bytes);
     return offset / UNIT;
@@ -285,8 +285,8 @@ release_holder(struct kvt__pool *pool, const struct kvt__slot *slot)
 void
 kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot)
 {
-    if (slot->lender)
-        slot->lender->release(slot->lender, slot);
+    if (slot->source)
+        slot->source->release(slot->source, slot);
     else
         release_holder(pool, slot);
     *slot = (struct kvt__slot){ 0 };

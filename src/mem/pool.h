@@ -15,27 +15,28 @@ struct kvt__pool;
 
 /* Bytes in front of every payload, and behind, for headers, trailers and the padding of direct
  * I/O. */
-#define KVT__SLOT_ROOM 4096
+#define KVT__SLOT_MARGIN 4096
 
 /* A slot: memory for the payload of a chunk. */
 struct kvt__slot {
     unsigned char *payload;
     size_t bytes; /* of payload */
-    struct kvt__lender *lender; /* owner of the memory; NULL: the pool */
+    struct kvt__slot_source *source; /* source of the memory; NULL: the pool */
 };
 
-/* An owner of memory outside the pool that provides slots, with KVT__SLOT_ROOM bytes around each
- * payload.  A lent slot has a single holder, and kvt__pool_release() releases the slot. */
-struct kvt__lender {
-    bool on_device; /* the payload is in a GPU's memory, without room around the payload */
-    void (*release)(struct kvt__lender *lender, struct kvt__slot *slot);
+/* A source of slots in memory outside the pool, with KVT__SLOT_MARGIN bytes around each payload.
+ * Such a slot has a single holder, and kvt__pool_release() releases the slot by calling
+ * release(). */
+struct kvt__slot_source {
+    bool on_device; /* the payload is in a GPU's memory, without margins */
+    void (*release)(struct kvt__slot_source *source, struct kvt__slot *slot);
 };
 
 /* Return true if the payload is in a GPU's memory. */
 static inline bool
 kvt__slot_on_device(const struct kvt__slot *slot)
 {
-    return slot->lender && slot->lender->on_device;
+    return slot->source && slot->source->on_device;
 }
 
 struct kvt__pool_params {
@@ -66,7 +67,7 @@ bool kvt__pool_acquire(struct kvt__pool *pool, size_t bytes, size_t keep_free,
  * frees the memory. */
 void kvt__pool_share(struct kvt__pool *pool, const struct kvt__slot *slot);
 
-/* Remove a holder of the slot, and zero *slot.  pool may be NULL for a lent slot. */
+/* Remove a holder of the slot, and zero *slot.  pool may be NULL if the slot has a source. */
 void kvt__pool_release(struct kvt__pool *pool, struct kvt__slot *slot);
 
 /* Return true if a slot of the pool has more than one holder. */

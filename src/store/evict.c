@@ -63,7 +63,7 @@ keeps_objects(const struct kvt__level *level, const struct kvt__table *index)
 {
     struct kvt__table_totals totals;
 
-    if (level->tier->unlisted || atomic_load(&level->reads_only))
+    if (level->tier->enforces_limit || atomic_load(&level->reads_only))
         return true;
     kvt__table_get_totals(index, &totals);
     return !totals.limit_bytes;

@@ -35,7 +35,7 @@ kvt__store_matches(const struct kvt__store *store, int level, const struct kvt__
     if (record->flags & KVT__TABLE_UNREAD)
         return kvt__store_covers(store, KVT__READ_FIRST, level, key->space);
     return kvt__id_equal(&record->id, &key->id) &&
-           kvt__store_takes(store, key->space, key->own_only, record);
+           kvt__store_accepts(store, key->space, key->needs_id, record);
 }
 
 /* Find the entry of the chunk in an index of the level. */

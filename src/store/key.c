@@ -20,15 +20,15 @@ static int
 take_memory(struct kvt__store_req *req, struct kvt__tier *tier, uint64_t bytes)
 {
     assert(!req->staging.payload && !req->staging_heap);
-    if (tier->ops->lend(tier, req->tier_op.prio, bytes, &req->staging))
+    if (tier->ops->acquire_slot(tier, req->tier_op.prio, bytes, &req->staging))
         return 0;
     if (bytes <= SIZE_MAX / 2)
         req->staging_heap = aligned_alloc(
-            4096, kvt__round_up(bytes + tier->phase + 2 * KVT__SLOT_ROOM, 4096));
+            4096, kvt__round_up(bytes + tier->phase + 2 * KVT__SLOT_MARGIN, 4096));
     if (!req->staging_heap)
         return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
     req->staging = (struct kvt__slot){
-        .payload = (unsigned char *)req->staging_heap + KVT__SLOT_ROOM + tier->phase,
+        .payload = (unsigned char *)req->staging_heap + KVT__SLOT_MARGIN + tier->phase,
         .bytes = bytes };
     return 0;
 }
@@ -36,7 +36,7 @@ take_memory(struct kvt__store_req *req, struct kvt__tier *tier, uint64_t bytes)
 void
 kvt__key_release(struct kvt__store_req *req)
 {
-    if (req->staging.lender)
+    if (req->staging.source)
         kvt__pool_release(NULL, &req->staging);
     free(req->staging_heap);
     req->staging_heap = NULL;
@@ -84,7 +84,7 @@ put_begin(struct kvt__store_req *req, struct kvt__level *level)
             (void)kvt__table_forget(req->index, &req->seen, true);
         return -EEXIST;
     }
-    if (level->tier->takes_any)
+    if (level->tier->any_memory)
         return 0;
     int err = req->staging.payload ? 0 : take_memory(req, level->tier, req->slot.bytes);
     if (!err)
@@ -101,7 +101,7 @@ put_begin(struct kvt__store_req *req, struct kvt__level *level)
 static bool
 reads_directly(const struct kvt__store_req *req, const struct kvt__tier *tier)
 {
-    return tier->takes_any && !req->verifies &&
+    return tier->any_memory && !req->verifies &&
            !(req->is_sync && req->slot.bytes > DIRECT_READ_BYTES);
 }
 
@@ -114,10 +114,10 @@ get_begin(struct kvt__store_req *req, struct kvt__level *level)
     assert(req->op == KVT__TIER_GET);
     kvt__key_release(req); /* memory for a level that lost its object after the probe */
     if (reads_directly(req, level->tier)) {
-        op->shorter = true;
+        op->may_be_shorter = true;
     } else if (!req->is_probed) {
-        op->what = KVT__TIER_PROBE;
-    } else if (level->tier->takes_any && !req->verifies) {
+        op->kind = KVT__TIER_PROBE;
+    } else if (level->tier->any_memory && !req->verifies) {
         op->slot.bytes = req->found.payload_bytes;
     } else {
         err = take_memory(req, level->tier, req->found.payload_bytes);
@@ -172,7 +172,7 @@ check(const struct kvt__store_req *req, const struct kvt__level *level)
 static int
 get_end(struct kvt__store_req *req, struct kvt__level *level)
 {
-    if (req->tier_op.what == KVT__TIER_PROBE)
+    if (req->tier_op.kind == KVT__TIER_PROBE)
         return probe_end(req);
     int err = check(req, level);
     if (err)
@@ -186,9 +186,9 @@ get_end(struct kvt__store_req *req, struct kvt__level *level)
 
 /* ------------------------------------------------------------------ delete */
 
-/* Claim the entry until the object is deleted.  For a tier that keeps its own limit (unlisted),
- * forget the entry first: then the delete needs no claim.  In shared host memory the entry is the
- * object, so the request fails without a claim. */
+/* Claim the entry until the object is deleted.  For a tier with enforces_limit, forget the entry
+ * first: then the delete needs no claim.  In shared host memory the entry is the object, so the
+ * request fails without a claim. */
 static int
 delete_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
@@ -196,7 +196,7 @@ delete_begin(struct kvt__store_req *req, struct kvt__level *level)
 
     assert(req->op == KVT__TIER_REMOVE && req->index);
     req->claim = (struct kvt__claim){ .table = NULL };
-    if (req->has_entry && level->tier->unlisted)
+    if (req->has_entry && level->tier->enforces_limit)
         (void)kvt__table_forget(req->index, &req->seen, true);
     else if (req->has_entry)
         err = kvt__table_evict(req->index, &req->seen, true, &req->claim);
@@ -221,7 +221,7 @@ delete_end(struct kvt__store_req *req, int err)
 int
 kvt__key_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
-    assert(req->by_key && !req->borrowed);
+    assert(req->by_key && !req->is_in_place);
     if (req->op == KVT__TIER_PUT)
         return put_begin(req, level);
     int err = level->tier->in_memory || req->op == KVT__TIER_REMOVE

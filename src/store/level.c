@@ -43,7 +43,7 @@ has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *repl
     *replaces = !kvt__id_equal(&record.id, &req->id);
     if (*replaces)
         return false;
-    return kvt__store_takes(level->store, req->space, req->own_only, &record) ||
+    return kvt__store_accepts(level->store, req->space, req->needs_id, &record) ||
            kvt__table_forget(index, &record, false);
 }
 
@@ -74,7 +74,7 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
 
 /* Claim the name for a PUT.  An overwriting PUT needs no claim while another process stores an
  * object of the name: the last written object remains, with the entry of the other process.  A
- * tier that keeps its own limit (unlisted) also stores objects for which the index has no room. */
+ * tier with enforces_limit also stores objects for which the index has no room. */
 static int
 claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
               uint64_t stored_bytes, bool replaces, struct kvt__claim *out)
@@ -87,7 +87,7 @@ claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
         return claim_memory(level, req, &record, out);
     int err = kvt__level_claim(level, req, &record, out);
 
-    return (err == -EEXIST && req->overwrite) || (err == -ENOSPC && level->tier->unlisted)
+    return (err == -EEXIST && req->overwrite) || (err == -ENOSPC && level->tier->enforces_limit)
         ? 0 : err;
 }
 
@@ -170,17 +170,17 @@ kvt__level_share(struct kvt__store_req *req)
 }
 
 bool
-kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req)
+kvt__level_acquire_chunk(struct kvt__level *level, struct kvt__store_req *req)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
     assert(req->op == KVT__TIER_GET);
     if (!level->tier->in_memory || !look_up_chunk(level, req) ||
         req->seen.bytes != req->bytes ||
-        !level->tier->ops->borrow(level->tier, &req->object, req->bytes, &req->slot))
+        !level->tier->ops->acquire_chunk(level->tier, &req->object, req->bytes, &req->slot))
         return false;
     kvt__table_touch(req->index, &name, &req->id);
-    req->unsummed = false;
+    req->crc_pending = false;
     return req->verified = true;
 }
 
@@ -222,8 +222,8 @@ can_be_chunk(const struct kvt__level *level, const struct kvt__store_req *req)
 
     return found->payload_bytes == req->bytes &&
            (found->has_id ? kvt__id_equal(&found->id, &req->id)
-                          : kvt__store_takes_foreign(level->store, req->space,
-                                                     req->own_only) &&
+                          : kvt__store_accepts_foreign(level->store, req->space,
+                                                       req->needs_id) &&
                             has_right_shape(req));
 }
 
@@ -305,9 +305,9 @@ check_sum(const struct kvt__level *level, struct kvt__store_req *req)
     if (found->has_read_crc)
         return found->read_crc == found->crc ? 0
                                              : kvt__fail(EBADMSG, "the checksum is wrong.");
-    req->unsummed = !req->consume && kvt__level_sums_later(level, req);
+    req->crc_pending = !req->consume && kvt__level_defers_crc(level, req);
     req->crc = found->crc;
-    return req->unsummed ? 0 : kvt__store_check_crc(req, found->crc);
+    return req->crc_pending ? 0 : kvt__store_check_crc(req, found->crc);
 }
 
 /* Compare the object that the tier has read with the request.  0; with a sentence -ESTALE: the
@@ -317,8 +317,8 @@ check(const struct kvt__level *level, struct kvt__store_req *req)
 {
     const struct kvt__found *found = &req->tier_op.found;
 
-    req->unsummed = false;
-    if (!found->has_id && !kvt__store_takes_foreign(level->store, req->space, req->own_only))
+    req->crc_pending = false;
+    if (!found->has_id && !kvt__store_accepts_foreign(level->store, req->space, req->needs_id))
         return kvt__fail(ESTALE, "%s: what has its name carries no identity.",
                          req->space->text);
     if (!found->has_id)
@@ -335,7 +335,7 @@ static void
 drop_corrupt(struct kvt__level *level, const struct kvt__store_req *req)
 {
     /* Another program may have stored the object of an unread entry. */
-    bool keeps = level->tier->keeps_damaged || req->seen.flags & KVT__TABLE_UNREAD;
+    bool keeps = level->tier->keeps_corrupt || req->seen.flags & KVT__TABLE_UNREAD;
     char why[KVT__WHY_BYTES];
 
     snprintf(why, sizeof why, "%s", kvt__why());
@@ -368,9 +368,9 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
         drop_corrupt(level, req);
     if (err)
         return err;
-    req->verified = req->tier_op.found.has_id && !req->unsummed;
+    req->verified = req->tier_op.found.has_id && !req->crc_pending;
     req->from_memory = level->tier->in_memory;
-    (void)kvt__memory_keep(level->store, req, req->verified || req->unsummed); /* if room */
+    (void)kvt__memory_keep(level->store, req, req->verified || req->crc_pending); /* if room */
     if (req->verified && !level->tier->in_memory)
         kvt__level_share(req);
     /* Last, so that a lookup always finds the chunk: the unread entry, or host memory. */

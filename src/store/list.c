@@ -96,7 +96,7 @@ needs_names(const struct kvt__level *level, const struct kvt__table *index)
     struct kvt__table_totals totals;
 
     kvt__table_get_totals(index, &totals);
-    return !level->tier->unlisted && totals.limit_bytes > 0;
+    return !level->tier->enforces_limit && totals.limit_bytes > 0;
 }
 
 /* Enter the chunks of the last snapshot.  If the file is missing or corrupt, lookups probe for the

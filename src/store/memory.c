@@ -20,7 +20,7 @@
 struct chunk {
     struct kvt__slot slot; /* payload NULL: no slot */
     uint32_t crc;
-    bool unsummed; /* the payload was not compared with crc */
+    bool crc_pending; /* the payload was not compared with crc yet */
 };
 
 /* The index of one rank's memory. */
@@ -294,7 +294,7 @@ fill_locked(struct kvt__host_memory *m, const struct kvt__store_req *req,
     if (c->slot.payload) /* the slot of another identity with an equal name */
         kvt__pool_release(m->pool, &c->slot);
     kvt__pool_share(m->pool, &req->slot);
-    *c = (struct chunk){ .slot = req->slot, .crc = req->crc, .unsummed = req->unsummed };
+    *c = (struct chunk){ .slot = req->slot, .crc = req->crc, .crc_pending = req->crc_pending };
     if (claim->entry >= m->n_used)
         m->n_used = claim->entry + 1;
     return kvt__table_publish(m->index, claim) ? 0 : -ESTALE;
@@ -310,7 +310,7 @@ forget_foreign_locked(struct kvt__store *store, const struct kvt__store_req *req
     struct kvt__record record;
 
     if (kvt__table_find(m->index, name, &req->id, &record) &&
-        !kvt__store_takes(store, req->space, req->own_only, &record))
+        !kvt__store_accepts(store, req->space, req->needs_id, &record))
         (void)remove_locked(m, &record, false);
 }
 
@@ -324,7 +324,8 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
     assert(req->slot.payload && !req->by_key);
     if (!m)
         return -ENODEV;
-    if (!m->pool || (m->prefetched_only && !req->early) || (m->no_get && req->op == KVT__TIER_GET))
+    if (!m->pool || (m->prefetched_only && !req->is_prefetch) ||
+        (m->no_get && req->op == KVT__TIER_GET))
         return -EEXIST;
     struct kvt__record record = {
         .id = req->id, .bytes = kvt__pool_footprint(m->pool, req->slot.bytes),
@@ -356,7 +357,7 @@ share(struct kvt__store *store, const struct kvt__store_req *req, struct chunk *
         return false;
     pthread_mutex_lock(&m->lock);
     bool ok = kvt__table_find(m->index, &name, &req->id, seen) &&
-              kvt__store_takes(store, req->space, req->own_only, seen);
+              kvt__store_accepts(store, req->space, req->needs_id, seen);
     assert(!ok || seen->entry < m->n_chunks);
     if (ok) {
         *out = m->chunks[seen->entry];
@@ -378,7 +379,7 @@ set_verified(struct kvt__host_memory *m, const struct kvt__record *seen,
     assert(seen->entry < m->n_chunks);
     pthread_mutex_lock(&m->lock);
     if (m->chunks[seen->entry].slot.payload == payload)
-        m->chunks[seen->entry].unsummed = false;
+        m->chunks[seen->entry].crc_pending = false;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -394,7 +395,7 @@ drop(struct kvt__host_memory *m, const struct kvt__record *seen)
 }
 
 bool
-kvt__memory_borrow(struct kvt__store *store, struct kvt__store_req *req)
+kvt__memory_acquire_chunk(struct kvt__store *store, struct kvt__store_req *req)
 {
     struct chunk c;
 
@@ -402,8 +403,8 @@ kvt__memory_borrow(struct kvt__store *store, struct kvt__store_req *req)
         return false;
     req->slot = c.slot;
     req->crc = c.crc;
-    req->unsummed = c.unsummed;
-    req->verified = !(req->seen.flags & KVT__TABLE_FOREIGN) && !c.unsummed;
+    req->crc_pending = c.crc_pending;
+    req->verified = !(req->seen.flags & KVT__TABLE_FOREIGN) && !c.crc_pending;
     return true;
 }
 
@@ -412,7 +413,7 @@ kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req)
 {
     struct kvt__host_memory *m = store->memory;
 
-    assert(m && req->borrowed && req->unsummed && !req->verified);
+    assert(m && req->is_in_place && req->crc_pending && !req->verified);
     int err = kvt__store_check_crc(req, req->crc);
 
     if (!err) {
@@ -433,17 +434,17 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
     struct chunk c;
     int err = 0;
 
-    assert(req->op == KVT__TIER_GET && !req->borrowed);
+    assert(req->op == KVT__TIER_GET && !req->is_in_place);
     if (kvt__slot_on_device(&req->slot) || !share(store, req, &c, &seen))
         return -ENOENT;
     memcpy(req->slot.payload, c.slot.payload, c.slot.bytes);
     req->from_memory = true; /* before consume(), which reads the field */
-    if (c.unsummed)
+    if (c.crc_pending)
         err = kvt__store_check_crc(req, c.crc);
     req->from_memory = !err;
     if (err)
         drop(store->memory, &seen);
-    else if (c.unsummed)
+    else if (c.crc_pending)
         set_verified(store->memory, &seen, c.slot.payload);
     kvt__pool_release(store->memory->pool, &c.slot);
     req->verified = !(seen.flags & KVT__TABLE_FOREIGN);

@@ -162,9 +162,10 @@ int kvt__level_complete(struct kvt__store_req *req, struct kvt__level *level, in
  * such memory and room. */
 void kvt__level_share(struct kvt__store_req *req);
 
-/* If the level is shared host memory and holds the chunk of a GET: set req->slot to the pinned
- * place and return true.  kvt__pool_release() ends the slot. */
-bool kvt__level_borrow(struct kvt__level *level, struct kvt__store_req *req);
+/* If the level is shared host memory and holds the chunk of a GET: set req->slot to the chunk,
+ * pinned in its place, and return true.  The caller releases the slot with
+ * kvt__pool_release(). */
+bool kvt__level_acquire_chunk(struct kvt__level *level, struct kvt__store_req *req);
 
 /* Look up the entry of a request's name in the level's index: fill in req->index, has_entry and
  * seen, and index, entry and word of req->object for the tier of shared host memory. */
@@ -174,19 +175,19 @@ void kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req);
  * of the chunk: an LMCache beside kvtier may replace a chunk's file.  Requests use files of
  * LMCache only if the file name determines the chunk completely. */
 static inline bool
-kvt__store_takes_foreign(const struct kvt__store *store, const struct kvt__space *space,
-                         bool own_only)
+kvt__store_accepts_foreign(const struct kvt__store *store, const struct kvt__space *space,
+                           bool needs_id)
 {
-    return !store->refuse_unverified && !own_only && !space->opaque;
+    return !store->refuse_unverified && !needs_id && !space->opaque;
 }
 
 /* Return false if the entry's chunk has no identity and the request may not use the chunk. */
 static inline bool
-kvt__store_takes(const struct kvt__store *store, const struct kvt__space *space, bool own_only,
-                 const struct kvt__record *record)
+kvt__store_accepts(const struct kvt__store *store, const struct kvt__space *space, bool needs_id,
+                   const struct kvt__record *record)
 {
     return !(record->flags & KVT__TABLE_FOREIGN) ||
-           kvt__store_takes_foreign(store, space, own_only);
+           kvt__store_accepts_foreign(store, space, needs_id);
 }
 
 /* Return true if a load of key accepts the chunk that an entry of the level's index describes. */
@@ -211,9 +212,9 @@ bool kvt__store_puts_in_storage(const struct kvt__store *store,
 
 /* Return true if the level's tier need not compute the CRC32C of the payload of a GET. */
 static inline bool
-kvt__level_sums_later(const struct kvt__level *level, const struct kvt__store_req *req)
+kvt__level_defers_crc(const struct kvt__level *level, const struct kvt__store_req *req)
 {
-    return req->consume || (req->early && !level->tier->multi_host);
+    return req->consume || (req->is_prefetch && !level->tier->multi_host);
 }
 
 /* Compare the payload of a GET with a CRC32C: req->consume computes the CRC32C in its copy, else
@@ -263,15 +264,15 @@ int kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
                      bool verified);
 
 /* Copy a chunk from host memory into the slot of a GET: the chunk came to host memory after the
- * caller's kvt__store_borrow().  0; -ENOENT: host memory does not hold the chunk, or the chunk is
- * corrupt and was removed. */
+ * caller's kvt__store_acquire_chunk().  0; -ENOENT: host memory does not hold the chunk, or the
+ * chunk is corrupt and was removed. */
 int kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req);
 
-/* As kvt__store_borrow(), only for the host memory of this process. */
-bool kvt__memory_borrow(struct kvt__store *store, struct kvt__store_req *req);
+/* As kvt__store_acquire_chunk(), only for the host memory of this process. */
+bool kvt__memory_acquire_chunk(struct kvt__store *store, struct kvt__store_req *req);
 
-/* Verify the payload of a borrowed request.  0; -EBADMSG with a sentence: the chunk was corrupt
- * and is removed from host memory, and the request has no slot. */
+/* Verify the payload of a request with is_in_place.  0; -EBADMSG with a sentence: the chunk was
+ * corrupt and is removed from host memory, and the request has no slot. */
 int kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req);
 
 /* ------------------------------------------------------------------- renew.c */

@@ -109,7 +109,7 @@ describe_key(struct task *task)
 
     fill_id(req->by_key, &req->id);
     if (req->is_name)
-        return store->traits.takes_any
+        return store->traits.any_name
             ? 0 : kvt__fail(EINVAL, "%s: a name that is no key text needs a store with "
                             "s3:// alone.", req->by_key);
     int err = kvt__space_of(req->by_key, &task->space, &req->hash);
@@ -129,7 +129,7 @@ describe_copy(struct task *task)
     memcpy(req->id.b, op->id, sizeof req->id.b);
     req->id_of_key = op->found & KVT_FOUND_KEY_ID;
     req->tokens = op->tokens;
-    req->whole = !op->tokens || op->tokens == task->store->chunk_tokens;
+    req->is_full = !op->tokens || op->tokens == task->store->chunk_tokens;
     return 0;
 }
 
@@ -144,7 +144,7 @@ tier_of(const struct kvt_op *op)
 static int
 describe(struct task *task)
 {
-    static const enum kvt__tier_what ops[] = {
+    static const enum kvt__tier_op_kind ops[] = {
         [KVT_OP_PUT] = KVT__TIER_PUT, [KVT_OP_GET] = KVT__TIER_GET,
         [KVT_OP_STAT] = KVT__TIER_PROBE, [KVT_OP_DELETE] = KVT__TIER_REMOVE,
         [KVT_OP_VERIFY] = KVT__TIER_GET };
@@ -157,7 +157,7 @@ describe(struct task *task)
     task->req = (struct kvt__store_req){
         .op = ops[op->kind], .by_key = op->key, .is_name = op->flags & KVT_OP_NAME,
         .listed = op->flags & KVT_OP_LISTED || op->kind == KVT_OP_VERIFY,
-        .verifies = op->kind == KVT_OP_VERIFY, .space = &task->space, .whole = true,
+        .verifies = op->kind == KVT_OP_VERIFY, .space = &task->space, .is_full = true,
         .id_of_key = true,
         .only_level = tier_of(op), .overwrite = true, .on_done = on_done,
         .slot = { .payload = op->buf, .bytes = op->bytes },

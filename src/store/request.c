@@ -16,7 +16,7 @@ describe(struct kvt__store_req *req)
 {
     req->object = (struct kvt__object){
         .key = req->by_key ? req->by_key : req->key, .hash = req->hash,
-        .opaque = req->space->opaque, .is_name = req->is_name, .whole = req->whole,
+        .opaque = req->space->opaque, .is_name = req->is_name, .is_full = req->is_full,
         .tokens = req->tokens, .rank = req->space->rank, .id = req->id,
         .id_of_key = req->id_of_key, .shape = req->shape };
     if (!req->by_key)
@@ -38,7 +38,7 @@ prio_of(const struct kvt__store_req *req)
         [KVT__TIER_REMOVE] = KVT__PRIO_LOAD,
     };
 
-    return req->early ? KVT__PRIO_PREFETCH : prios[req->op];
+    return req->is_prefetch ? KVT__PRIO_PREFETCH : prios[req->op];
 }
 
 static void resume_walk(struct kvt__job *job);
@@ -57,7 +57,7 @@ static bool
 is_light(const struct kvt__store_req *req)
 {
     return req->by_key && !req->verifies && (req->op != KVT__TIER_PUT || req->is_name) &&
-           req->store->traits.takes_any;
+           req->store->traits.any_memory && req->store->traits.any_name;
 }
 
 /* Callback: the tier has ended the operation.  If the walk has left its thread, continue the walk;
@@ -107,10 +107,10 @@ submit(struct kvt__store_req *req, struct kvt__level *level)
 static int
 prepare(struct kvt__store_req *req, struct kvt__level *level)
 {
-    req->object.unsummed = kvt__level_sums_later(level, req);
+    req->object.skips_crc = kvt__level_defers_crc(level, req);
     req->tier_op = (struct kvt__tier_op){
-        .what = req->op, .prio = prio_of(req), .object = &req->object,
-        .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .done = on_end };
+        .kind = req->op, .prio = prio_of(req), .object = &req->object,
+        .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .on_done = on_end };
     return kvt__level_prepare(req, level);
 }
 
@@ -123,7 +123,7 @@ log_result(const struct kvt__store_req *req, int err)
 
     if (kvt__log_has(KVT_LOG_TRACE))
         kvt__log(KVT_LOG_TRACE, "%s: %s %s: %s",
-                 req->store->levels[req->level].tier->ops->name, names[req->tier_op.what],
+                 req->store->levels[req->level].tier->ops->name, names[req->tier_op.kind],
                  req->object.key, !err ? "done" : err == -ENOENT ? "absent" : kvt__why());
 }
 
@@ -223,13 +223,13 @@ walk(struct kvt__store_req *req)
 static bool
 begin_walk(struct kvt__store_req *req)
 {
-    bool verifies = req->borrowed && req->unsummed;
+    bool verifies = req->is_in_place && req->crc_pending;
 
-    assert(!req->borrowed || (req->op == KVT__TIER_GET && req->slot.payload));
-    assert(!req->by_key || !req->borrowed);
+    assert(!req->is_in_place || (req->op == KVT__TIER_GET && req->slot.payload));
+    assert(!req->by_key || !req->is_in_place);
     assert(!req->only_level || (req->by_key && req->only_level <= req->store->n_levels));
     assert(!req->staging.payload && !req->staging_heap);
-    int err = req->borrowed && !verifies ? 0 : describe(req);
+    int err = req->is_in_place && !verifies ? 0 : describe(req);
 
     req->level = req->only_level ? req->only_level - 1 : 0;
     req->has_success = req->is_probed = false;
@@ -239,7 +239,7 @@ begin_walk(struct kvt__store_req *req)
             kvt__level_share(req);
     }
     kvt__error_set(&req->error, err);
-    return err || req->borrowed ||
+    return err || req->is_in_place ||
            (req->op == KVT__TIER_GET && !req->by_key && !kvt__memory_get(req->store, req)) ||
            walk(req);
 }
@@ -304,11 +304,11 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
 }
 
 bool
-kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req)
+kvt__store_acquire_chunk(struct kvt__store *store, struct kvt__store_req *req)
 {
-    assert(req->op == KVT__TIER_GET && !req->by_key && !req->borrowed);
-    req->borrowed = kvt__memory_borrow(store, req);
-    for (size_t i = 0; !req->borrowed && i < store->n_levels; i++)
-        req->borrowed = kvt__level_borrow(&store->levels[i], req);
-    return req->borrowed;
+    assert(req->op == KVT__TIER_GET && !req->by_key && !req->is_in_place);
+    req->is_in_place = kvt__memory_acquire_chunk(store, req);
+    for (size_t i = 0; !req->is_in_place && i < store->n_levels; i++)
+        req->is_in_place = kvt__level_acquire_chunk(&store->levels[i], req);
+    return req->is_in_place;
 }

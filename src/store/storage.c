@@ -107,7 +107,7 @@ check_storage(void *ctx, const struct kvt__storage *storage)
     struct kvt__tier_params params = { .config = l->config, .name = storage->name,
                                        .url = storage->url };
 
-    kvt__tier_look(&params, l->fn, l->ctx);
+    kvt__tier_check(&params, l->fn, l->ctx);
     l->n++;
     return 0;
 }

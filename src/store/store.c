@@ -28,7 +28,8 @@ add_traits(struct kvt__store_traits *traits, const struct kvt__level *level)
     assert(traits->n_tiers < KVT__MAX_LEVELS);
     traits->n_tiers++;
     traits->multi_host |= tier->multi_host && !level->no_get;
-    traits->takes_any &= tier->takes_any;
+    traits->any_memory &= tier->any_memory;
+    traits->any_name &= tier->any_name;
     if (tier->in_memory)
         return;
     if (!traits->has_storage)
@@ -45,7 +46,7 @@ open_index(struct kvt__level *level, const struct kvt_config *config, uint64_t l
     enum kvt__hash_kind hash = kvt__hash_kind_named(config->pre_caching_hash_algorithm,
                                                     config->lmcache_release);
 
-    limit = tier->unlisted ? 0 : limit ? limit : tier->default_limit;
+    limit = tier->enforces_limit ? 0 : limit ? limit : tier->default_limit;
     struct kvt__table_params index = {
         .limit_bytes = limit, .max_entries = limit ? 0 : UNLIMITED_ENTRIES, .writer = true,
         .wide_hashes = kvt__hash_form(hash) == KVT__HASH_WIDE,
@@ -126,7 +127,7 @@ kvt__store_open(const struct kvt__tier_params *params, struct kvt__store **out)
     kvt__cond_init(&store->upkeep_stop);
     store->exec = params->exec;
     store->counters = params->counters;
-    store->traits.takes_any = true;
+    store->traits.any_memory = store->traits.any_name = true;
     store->refuse_unverified = params->config->refuse_unverified;
     if (params->config->store_location) {
         store->store_location = strdup(params->config->store_location);
@@ -239,21 +240,21 @@ kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__spa
     return false;
 }
 
-/* Return the tier that lends slots: the only tier, if chunks do not stay in host memory; else NULL.
- * With several tiers, a chunk for a slow tier would occupy memory of a fast tier. */
+/* Return the tier whose memory provides slots: the only tier, if chunks do not stay in host memory;
+ * else NULL.  With several tiers, a chunk for a slow tier would occupy memory of a fast tier. */
 static struct kvt__tier *
-lending_tier(struct kvt__store *store)
+tier_with_slots(struct kvt__store *store)
 {
     return store->n_levels == 1 && !kvt__memory_keeps(store) ? store->levels[0].tier : NULL;
 }
 
 bool
-kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
-                struct kvt__slot *out)
+kvt__store_acquire_slot(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
+                        struct kvt__slot *out)
 {
-    struct kvt__tier *tier = lending_tier(store);
+    struct kvt__tier *tier = tier_with_slots(store);
 
-    return tier && tier->ops->lend(tier, prio, bytes, out);
+    return tier && tier->ops->acquire_slot(tier, prio, bytes, out);
 }
 
 int
@@ -264,7 +265,7 @@ kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most)
     for (size_t i = 0; !err && i < store->n_levels; i++) {
         struct kvt__tier *tier = store->levels[i].tier;
 
-        err = tier->ops->use_gpu(tier, gpu, tier == lending_tier(store) ? most : 0);
+        err = tier->ops->use_gpu(tier, gpu, tier == tier_with_slots(store) ? most : 0);
     }
     return err;
 }

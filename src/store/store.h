@@ -38,8 +38,8 @@ struct kvt__store_traits {
     bool has_storage; /* a tier is neither host memory nor shared host memory */
     bool has_memory;  /* chunks stay in the host memory of this host's workers, and GETs read
                        * this memory */
-    bool takes_any;   /* every tier moves bytes from and to any memory, and accepts any text as
-                       * the name of an object */
+    bool any_memory;  /* every tier moves bytes from and to any memory */
+    bool any_name;    /* every tier accepts any text as the name of an object */
     bool wants_crc;   /* a PUT needs the payload's CRC32C: storage stores checksums, host memory
                        * does not */
 };
@@ -96,7 +96,7 @@ struct kvt__chunk_key {
     const struct kvt__space *space;
     struct kvt__hash hash;
     struct kvt__id id;
-    bool own_only; /* a chunk without identity is a miss */
+    bool needs_id; /* a chunk without identity is a miss */
 };
 
 /* Before a lookup: note for each other rank's host memory if the process of the memory lives.
@@ -175,21 +175,21 @@ bool kvt__store_has_lease(struct kvt__store *store, const struct kvt__chunk_key 
 void kvt__store_hold(struct kvt__store *store, const struct kvt__chunk_key *key,
                      int64_t until_ns);
 
-/* Get a slot in the memory of the store's only tier, if chunks do not stay in host memory: the
- * tier moves the bytes of the slot without a copy.  The caller ends *out with
- * kvt__pool_release().  Return false if no slot is available now. */
-bool kvt__store_lend(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
-                     struct kvt__slot *out);
+/* Acquire a slot in the memory of the store's only tier, if chunks do not stay in host memory: the
+ * tier moves the bytes of the slot without a copy.  The caller releases *out with
+ * kvt__pool_release().  Return false if no slot is free now. */
+bool kvt__store_acquire_slot(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
+                             struct kvt__slot *out);
 
 /* Pass the GPU that holds the KV to all tiers (ops->use_gpu in tier/tier.h).  The GPU outlives
- * the store.  most: bytes of the slots that kvt__store_lend() lends at a time.  0; -errno with a
- * sentence: the configuration requires a data path that this host lacks. */
+ * the store.  most: largest size of all slots that kvt__store_acquire_slot() returns at a time.  0;
+ * -errno with a sentence: the configuration requires a data path that this host lacks. */
 int kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most);
 
 /* A request.  The caller fills in the first part, and keeps the request and the objects of its
  * pointers valid until the call of on_done.  The store calls on_done once: for a PUT that only host
  * memory takes, in kvt__store_submit(); otherwise on an executor thread, or, for a request by
- * key, on a thread of a tier if all tiers have takes_any. */
+ * key, on a thread of a tier if all tiers have any_memory and any_name. */
 struct kvt__store_req {
     /* PUT: store slot and crc in every tier that takes the space's PUTs and lacks the chunk.  Host
      * memory has the chunk when kvt__store_submit() returns.
@@ -197,13 +197,13 @@ struct kvt__store_req {
      * the payload.
      * PROBE: ask the tiers for the object, and enter the found objects into the indexes.
      * REMOVE: by key only: delete object and entry, leased or not, in all tiers. */
-    enum kvt__tier_what op;
+    enum kvt__tier_op_kind op;
     const struct kvt__space *space;
     struct kvt__id id;
     struct kvt__hash hash;
     uint32_t tokens;
-    bool whole;
-    bool own_only;         /* a chunk without identity is a miss */
+    bool is_full;
+    bool needs_id;         /* a chunk without identity is a miss */
     struct kvt__shape shape; /* GET, PROBE: a chunk without identity but with another shape is
                               * a miss */
     struct kvt__slot slot;
@@ -221,8 +221,9 @@ struct kvt__store_req {
      * the store computes the CRC32C.  Not called if the payload is verified without a pass over
      * the bytes, or cannot be verified.  NULL: as -EAGAIN. */
     int (*consume)(struct kvt__store_req *req, uint32_t crc);
-    bool borrowed;         /* set by kvt__store_borrow(); else false */
-    bool early;            /* GET: a prefetch.  The first load verifies the payload of a chunk that
+    bool is_in_place;      /* GET: kvt__store_acquire_chunk() has set slot to the chunk itself in
+                            * host memory; else false */
+    bool is_prefetch;      /* GET: a prefetch.  The first load verifies the payload of a chunk that
                             * stays in host memory, unless the chunk is from storage that other
                             * hosts share */
     bool overwrite;        /* PUT: replace any chunk of the key */
@@ -232,12 +233,13 @@ struct kvt__store_req {
      * circuit: the tiers know their objects.  A request by key accepts every identity that
      * fits the key, does not remove a corrupt object, and ends at the first error but
      * -ENOENT; a PUT visits all levels.
-     * slot: any memory.  A tier with takes_any moves the bytes from or to this memory; for
-     * another tier the store copies.  GET: room; -EMSGSIZE: found has the size. */
+     * slot: any memory.  A tier with any_memory moves the bytes from or to this memory; for
+     * another tier the store copies.  GET: a buffer; -EMSGSIZE: the buffer is too small, and found
+     * has the size. */
     const char *by_key;
     size_t only_level; /* by key: 0: all levels; i + 1: only levels[i] */
     bool id_of_key; /* by key: id is of the key text, not of tokens */
-    bool is_name;  /* by_key is the unchanged name of an object (only with takes_any) */
+    bool is_name;  /* by_key is the unchanged name of an object (only with any_name) */
     bool listed;   /* by_key is a key of a listing, which may be another key of the object */
     bool verifies; /* GET: read and verify without a copy to the slot */
 
@@ -262,10 +264,10 @@ struct kvt__store_req {
     bool has_success; /* the request has succeeded at a level */
     bool is_sync;     /* the walk stays on the thread of kvt__store_run() */
     bool is_probed;   /* GET by key: found describes the level's object, and the read follows */
-    struct kvt__slot staging; /* by key: memory for a tier without takes_any; payload NULL: none */
+    struct kvt__slot staging; /* by key: memory for a tier without any_memory; payload NULL: none */
     void *staging_heap; /* by key: allocated memory of staging */
     struct kvt__claim claim; /* PUT, REMOVE: claim of the name in the level's index */
-    bool unsummed; /* GET: the payload was not compared with crc */
+    bool crc_pending; /* GET: the payload was not compared with crc yet */
     struct kvt__record seen; /* GET, PROBE, REMOVE: the level's entry at the lookup */
     bool has_entry;          /* the lookup found an entry of the name */
     struct kvt__table *index; /* GET, PROBE, REMOVE: the index of the lookup */
@@ -277,7 +279,7 @@ static inline struct kvt__chunk_key
 kvt__request_key(const struct kvt__store_req *req)
 {
     return (struct kvt__chunk_key){ .space = req->space, .hash = req->hash, .id = req->id,
-                                    .own_only = req->own_only };
+                                    .needs_id = req->needs_id };
 }
 
 /* Start a request.  Never blocks, and never fails: req->error has the result when the store calls
@@ -297,12 +299,13 @@ void kvt__store_pause_hung_tiers(struct kvt__store *store, int64_t patience_ns);
  * result. */
 void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
 
-/* If host memory, shared or not, holds the chunk of a GET: set req->slot to a share of the slot
- * and return true.  The caller then submits the request as for a read, and ends the share with
- * kvt__pool_release().  If the payload is unverified, the submitted request verifies the payload.
+/* If host memory, shared or not, holds the chunk of a GET: set req->slot to a share of the chunk's
+ * slot, set req->is_in_place, and return true.  The caller then submits the request as for a read,
+ * and ends the share with kvt__pool_release().  If req->crc_pending, the submitted request verifies
+ * the payload.
  * If the chunk is corrupt, the request removes the chunk from host memory and ends with -EBADMSG
  * and without a slot: the caller reads the chunk from storage. */
-bool kvt__store_borrow(struct kvt__store *store, struct kvt__store_req *req);
+bool kvt__store_acquire_chunk(struct kvt__store *store, struct kvt__store_req *req);
 
 /* Evict chunks from this process's host memory until `bytes` are free.  Return false if nothing
  * was evicted. */

@@ -58,7 +58,7 @@ default_submit(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
     op->tier = tier;
     op->job.run = run_job;
-    if (op->waits || !tier->exec || kvt__exec_is_worker(tier->exec))
+    if (op->is_sync || !tier->exec || kvt__exec_is_worker(tier->exec))
         run_job(&op->job);
     else
         kvt__exec_submit(tier->exec, op->prio, &op->job);
@@ -128,16 +128,16 @@ default_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
 }
 
 static bool
-default_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
-             struct kvt__slot *out)
+default_acquire_slot(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+                     struct kvt__slot *out)
 {
     (void)tier, (void)prio, (void)bytes, (void)out;
     return false;
 }
 
 static bool
-default_borrow(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
-               struct kvt__slot *out)
+default_acquire_chunk(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
+                      struct kvt__slot *out)
 {
     (void)tier, (void)object, (void)bytes, (void)out;
     return false;
@@ -172,8 +172,8 @@ fill(struct kvt__tier *tier, struct kvt__exec *exec)
     FILL(makes_room);
     FILL(stored_bytes);
     FILL(use_gpu);
-    FILL(lend);
-    FILL(borrow);
+    FILL(acquire_slot);
+    FILL(acquire_chunk);
     FILL(submit);
     FILL(list);
     FILL(info);
@@ -202,14 +202,14 @@ kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 }
 
 void
-kvt__tier_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+kvt__tier_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
 {
     struct kvt__tier_params with_rest = *params;
     int err;
     const struct kvt__tier_ops *ops = find(&with_rest, &err);
 
-    if (ops && ops->look)
-        ops->look(&with_rest, fn, ctx);
+    if (ops && ops->check)
+        ops->check(&with_rest, fn, ctx);
 }
 
 /* ------------------------------------------------------------------ transfers */
@@ -218,7 +218,7 @@ void
 kvt__tier_end(struct kvt__tier_op *op, int err)
 {
     kvt__error_set(&op->error, err);
-    op->done(op);
+    op->on_done(op);
 }
 
 struct waiter {
@@ -245,8 +245,8 @@ kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op)
     struct waiter w = { .op = *op, .lock = PTHREAD_MUTEX_INITIALIZER,
                         .ended = PTHREAD_COND_INITIALIZER };
 
-    w.op.done = wake;
-    w.op.waits = true;
+    w.op.on_done = wake;
+    w.op.is_sync = true;
     tier->ops->submit(tier, &w.op);
     pthread_mutex_lock(&w.lock);
     while (!w.done)
@@ -263,7 +263,7 @@ int
 kvt__tier_put(struct kvt__tier *tier, const struct kvt__object *object,
               const struct kvt__slot *slot, uint32_t crc)
 {
-    struct kvt__tier_op op = { .what = KVT__TIER_PUT, .prio = KVT__PRIO_STORE,
+    struct kvt__tier_op op = { .kind = KVT__TIER_PUT, .prio = KVT__PRIO_STORE,
                                .object = object, .slot = *slot, .crc = crc };
 
     return kvt__tier_wait(tier, &op);
@@ -273,7 +273,7 @@ int
 kvt__tier_get(struct kvt__tier *tier, const struct kvt__object *object,
               const struct kvt__slot *slot, struct kvt__found *found)
 {
-    struct kvt__tier_op op = { .what = KVT__TIER_GET, .prio = KVT__PRIO_LOAD,
+    struct kvt__tier_op op = { .kind = KVT__TIER_GET, .prio = KVT__PRIO_LOAD,
                                .object = object, .slot = *slot };
     int err = kvt__tier_wait(tier, &op);
 
@@ -285,7 +285,7 @@ int
 kvt__tier_probe(struct kvt__tier *tier, const struct kvt__object *object,
                 struct kvt__found *found)
 {
-    struct kvt__tier_op op = { .what = KVT__TIER_PROBE, .prio = KVT__PRIO_LOOKUP,
+    struct kvt__tier_op op = { .kind = KVT__TIER_PROBE, .prio = KVT__PRIO_LOOKUP,
                                .object = object };
     int err = kvt__tier_wait(tier, &op);
 
@@ -296,7 +296,7 @@ kvt__tier_probe(struct kvt__tier *tier, const struct kvt__object *object,
 int
 kvt__tier_remove(struct kvt__tier *tier, const struct kvt__object *object)
 {
-    struct kvt__tier_op op = { .what = KVT__TIER_REMOVE, .prio = KVT__PRIO_STORE,
+    struct kvt__tier_op op = { .kind = KVT__TIER_REMOVE, .prio = KVT__PRIO_STORE,
                                .object = object };
 
     return kvt__tier_wait(tier, &op);

@@ -24,8 +24,8 @@ struct kvt__table_params;
 
 /* Receive the result of a check: if this machine meets one requirement of a tier.  The arguments
  * are those of kvt_look_fn in kvtier.h; status 1: the next check may block or end the process. */
-typedef void (*kvt__tier_look_fn)(void *ctx, const char *about, int status,
-                                  const char *text);
+typedef void (*kvt__tier_check_fn)(void *ctx, const char *about, int status,
+                                   const char *text);
 
 /* The description of the payload in a header, for a layout with a header. */
 struct kvt__shape {
@@ -40,8 +40,8 @@ struct kvt__object {
     struct kvt__hash hash; /* the chunk hash, which chooses one of several directories */
     bool opaque;         /* an opaque chunk: stored in a place that LMCache never reads */
     bool is_name;        /* key is the unchanged name of an object; only for a tier with
-                          * takes_any */
-    bool whole;          /* the chunk has chunk_tokens tokens */
+                          * any_name */
+    bool is_full;        /* the chunk has chunk_tokens tokens */
     uint32_t tokens;
     uint32_t rank;       /* rank of the worker that owns the chunk */
     struct kvt__id id;
@@ -52,9 +52,7 @@ struct kvt__object {
     const struct kvt__table *index;
     uint32_t entry;
     uint64_t word;
-    bool unsummed;       /* GET: the caller computes the payload's CRC32C, so the tier does not
-                          * have to.  PUT to host memory: the payload was not compared with
-                          * the CRC32C */
+    bool skips_crc;      /* GET: the caller computes the payload's CRC32C, so the tier need not */
 };
 
 /* The description of a chunk in storage. */
@@ -74,19 +72,19 @@ struct kvt__found {
     struct kvt__shape shape;
 };
 
-enum kvt__tier_what { KVT__TIER_PUT, KVT__TIER_GET, KVT__TIER_PROBE, KVT__TIER_REMOVE };
+enum kvt__tier_op_kind { KVT__TIER_PUT, KVT__TIER_GET, KVT__TIER_PROBE, KVT__TIER_REMOVE };
 
-/* One operation.  Owner: the caller until submit(), then the tier until the call of done. */
+/* One operation.  Owner: the caller until submit(), then the tier until the call of on_done. */
 struct kvt__tier_op {
-    enum kvt__tier_what what;
+    enum kvt__tier_op_kind kind;
     enum kvt__prio prio;
-    const struct kvt__object *object; /* the object and its key stay unchanged until done */
-    /* PUT: the payload; the tier may write to the rooms around the payload.  GET: a slot for the
+    const struct kvt__object *object; /* the object and its key stay unchanged until on_done */
+    /* PUT: the payload; the tier may write to the margins around the payload.  GET: a slot for the
      * payload. */
     struct kvt__slot slot;
-    bool shorter;            /* GET: the chunk may be shorter than the slot */
+    bool may_be_shorter;     /* GET: the chunk may be shorter than the slot */
     bool overwrite;          /* PUT: replace an existing chunk */
-    bool waits;              /* the calling thread waits for the end, so a tier with run() runs
+    bool is_sync;            /* the calling thread waits for the end, so a tier with run() runs
                               * the operation inside submit() */
     uint32_t crc;            /* PUT: CRC32C of the payload */
     /* GET, PROBE, out: the stored chunk.  After a GET the caller compares the payload with
@@ -100,9 +98,9 @@ struct kvt__tier_op {
      *   -ECANCELED  the tier was stopped
      *   -ENOSPC, -EROFS, -EACCES, -EIO ... the error of the storage */
     struct kvt__error error;
-    /* The tier calls done once, on a thread of the tier, on a thread of the executor, or inside
-     * submit().  done must not block, and may free the operation. */
-    void (*done)(struct kvt__tier_op *op);
+    /* The tier calls on_done once, on a thread of the tier, on a thread of the executor, or inside
+     * submit().  on_done must not block, and may free the operation. */
+    void (*on_done)(struct kvt__tier_op *op);
 
     /* For the default of submit(). */
     struct kvt__job job;
@@ -143,7 +141,7 @@ struct kvt__tier_ops {
     /* Check each requirement of open() on this machine, without opening the tier, and report
      * each result to fn, on the calling thread.  NULL: only open() reports a failure, the first
      * one. */
-    void (*look)(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx);
+    void (*check)(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx);
     /* Make operations in flight end soon and later operations end at once, with
      * -ECANCELED.  Must not block.  Default: do nothing, because operations always end soon. */
     void (*stop)(struct kvt__tier *tier);
@@ -179,26 +177,26 @@ struct kvt__tier_ops {
 
     /* Receive the GPU whose memory contains the engine's KV until the tier is closed; NULL: the
      * KV is not in a GPU's memory.  If bytes can move between the GPU's memory and the storage
-     * without host memory, lend slots of GPU memory from now on, at most `most` bytes at a time
-     * (0: no caller will borrow a slot).  The tier logs the data path.  0; -errno with a
-     * sentence: the configuration requires a data path that this host lacks.  Default: 0, bytes
+     * without host memory, acquire_slot() returns slots of GPU memory from now on, at most `most`
+     * bytes at a time (0: no caller acquires slots).  The tier logs the data path.  0; -errno with
+     * a sentence: the configuration requires a data path that this host lacks.  Default: 0, bytes
      * always move through host memory. */
     int (*use_gpu)(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
 
-    /* Lend a slot of the tier's own memory; bytes move between this memory and the storage
+    /* Acquire a slot of the tier's own memory; bytes move between this memory and the storage
      * without a copy.  The caller releases the slot with kvt__pool_release().  Stores may use at
      * most half of the memory; the rest is reserved for loads.  Never blocks.  False: no slot is
      * free.  Default: false, because the tier has no memory of its own. */
-    bool (*lend)(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
-                 struct kvt__slot *out);
+    bool (*acquire_slot)(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+                         struct kvt__slot *out);
 
-    /* Lend a slot that is the stored chunk itself, in memory of the tier.  The tier keeps the
+    /* Acquire a slot that is the stored chunk itself, in memory of the tier.  The tier keeps the
      * chunk unchanged until the caller releases the slot with kvt__pool_release().  The caller
-     * only reads the slot, and the slot has no rooms.  bytes: the exact size of the chunk.  Never
-     * blocks.  False: the entry has changed, or the tier cannot keep more chunks unchanged.
+     * only reads the slot, and the slot has no margins.  bytes: the exact size of the chunk.
+     * Never blocks.  False: the entry has changed, or the tier cannot keep more chunks unchanged.
      * Default: false. */
-    bool (*borrow)(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
-                   struct kvt__slot *out);
+    bool (*acquire_chunk)(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
+                          struct kvt__slot *out);
 
     /* Begin an operation and do not wait for the end; the tier ends the operation with
      * kvt__tier_end().  Must not block.  A PUT is published whole or not at all.  Default: call
@@ -237,11 +235,11 @@ struct kvt__tier {
                          * index */
     bool several_disks; /* the directories are on several file systems: a file system may
                          * be full while another file system has room */
-    bool keeps_damaged; /* a corrupt chunk is not removed; the next PUT replaces the chunk */
-    bool takes_any;     /* the tier accepts slots in any memory, without rooms, and names of any
-                         * text */
-    bool unlisted;      /* the storage may have chunks without an entry in the index, and a
-                         * lookup makes the entry.  The tier enforces max_remote_size */
+    bool keeps_corrupt; /* a corrupt chunk is not removed; the next PUT replaces the chunk */
+    bool any_memory;    /* the tier accepts slots in any memory, without margins */
+    bool any_name;      /* the tier accepts any text as the name of an object */
+    bool enforces_limit; /* the tier enforces max_remote_size, and the index has no limit: the
+                          * storage may have chunks without an entry, which a lookup enters */
 };
 
 /* Open the tier for a URL.  The caller closes the tier with ops->close().  0; -EINVAL: the text
@@ -249,16 +247,16 @@ struct kvt__tier {
  * a sentence. */
 int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out);
 
-/* Check the requirements of the tier for a URL with ops->look().  Do nothing if the URL is invalid
- * or the tier has no look(). */
-void kvt__tier_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn,
-                    void *ctx);
+/* Check the requirements of the tier for a URL with ops->check().  Do nothing if the URL is invalid
+ * or the tier has no check(). */
+void kvt__tier_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn,
+                     void *ctx);
 
-/* End an operation: set op->error and call op->done.  err: 0, or -errno, whose sentence is in
+/* End an operation: set op->error and call op->on_done.  err: 0, or -errno, whose sentence is in
  * kvt__why() of this thread. */
 void kvt__tier_end(struct kvt__tier_op *op, int err);
 
-/* Submit an operation and wait for the end.  op->done is not called.  0, or -errno with a
+/* Submit an operation and wait for the end.  op->on_done is not called.  0, or -errno with a
  * sentence.  The functions below make an operation of each kind. */
 int kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op);
 int kvt__tier_put(struct kvt__tier *tier, const struct kvt__object *object,

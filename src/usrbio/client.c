@@ -65,7 +65,7 @@ lock_list(void)
     pthread_mutex_lock(&list_lock);
 }
 
-static void release_slot(struct kvt__lender *lender, struct kvt__slot *slot);
+static void release_slot(struct kvt__slot_source *source, struct kvt__slot *slot);
 
 /* ------------------------------------------------------------ the client's thread */
 
@@ -82,7 +82,7 @@ open_session(struct kvt__usrbio_client *c)
     pthread_mutex_lock(&c->lock);
     if (session) {
         session->client = c;
-        session->lender.release = release_slot;
+        session->source.release = release_slot;
     }
     c->session = session;
     /* Until the next daemon has mounted, its directories are missing.  The error for a chunk must
@@ -233,25 +233,26 @@ release_session(struct kvt__usrbio_client *c, struct kvt__usrbio_session *sessio
 }
 
 static void
-release_slot(struct kvt__lender *lender, struct kvt__slot *slot)
+release_slot(struct kvt__slot_source *source, struct kvt__slot *slot)
 {
-    struct kvt__usrbio_session *session = (struct kvt__usrbio_session *)lender;
+    struct kvt__usrbio_session *session = (struct kvt__usrbio_session *)source;
 
     kvt__usrbio_session_release_slot(session, slot);
     (void)release_session(session->client, session);
 }
 
 bool
-kvt__usrbio_client_lend(struct kvt__usrbio_client *client, enum kvt__prio prio,
-                        size_t phase, size_t bytes, struct kvt__slot *out)
+kvt__usrbio_client_acquire(struct kvt__usrbio_client *client, enum kvt__prio prio,
+                           size_t phase, size_t bytes, struct kvt__slot *out)
 {
     pthread_mutex_lock(&client->lock);
     struct kvt__usrbio_session *session = client->stopping ? NULL : client->session;
-    bool lent = session && kvt__usrbio_session_lend(session, prio, phase, bytes, out);
-    if (lent && !session->n_users++)
+    bool is_acquired = session &&
+                       kvt__usrbio_session_acquire_slot(session, prio, phase, bytes, out);
+    if (is_acquired && !session->n_users++)
         pthread_cond_broadcast(&client->changed);
     pthread_mutex_unlock(&client->lock);
-    return lent;
+    return is_acquired;
 }
 
 int

@@ -49,22 +49,22 @@ void kvt__usrbio_client_stop(struct kvt__usrbio_client *client);
  * has released all slots.  The last close() frees the client.  Blocks. */
 void kvt__usrbio_client_close(struct kvt__usrbio_client *client);
 
-/* Lend a slot in the staging region.  phase: the address of the payload modulo 4096.  bytes: of
- * the payload.  The caller releases the slot, by slot->lender, before close().
+/* Acquire a slot in the staging region.  phase: the address of the payload modulo 4096.  bytes: of
+ * the payload.  The caller releases the slot, by slot->source, before close().
  *
- * A store gets a slot only if all lent slots then take at most half of the region.  No slot is
- * lent while a transfer waits for room in the region.  After a restart of the daemon, the former
+ * A store gets a slot only if all slots then take at most half of the region.  While a transfer
+ * waits for room in the region, no slot is acquired.  After a restart of the daemon, the former
  * daemon may still write to a slot that a failed read used: do not read into such a slot again.
  *
  * Never blocks.  Returns false if no slot is free now. */
-bool kvt__usrbio_client_lend(struct kvt__usrbio_client *client, enum kvt__prio prio,
-                             size_t phase, size_t bytes, struct kvt__slot *out);
+bool kvt__usrbio_client_acquire(struct kvt__usrbio_client *client, enum kvt__prio prio,
+                                size_t phase, size_t bytes, struct kvt__slot *out);
 
 /* The first bytes of a file in the mount, and their memory. */
 struct kvt__usrbio_extent {
     int fd;     /* open for the direction of the transfer */
     bool reads; /* true: from the file to memory */
-    unsigned char *at; /* not copied if this memory is a slot of kvt__usrbio_client_lend() */
+    unsigned char *at; /* not copied if this memory is a slot of kvt__usrbio_client_acquire() */
     size_t bytes;
     struct kvt__counters *counters; /* NULL: no counters */
     /* Reads: called on the calling thread for each piece that has arrived, in the order of the
@@ -74,7 +74,7 @@ struct kvt__usrbio_extent {
 };
 
 /* Transfer the extent.  Blocks; any thread.  After the return, the extent is no longer in use,
- * except as kvt__usrbio_client_lend() says.
+ * except as kvt__usrbio_client_acquire() says.
  *
  * Errors have no sentence, since only the caller knows the name of the file:
  *   -ESTALE     the daemon was restarted: open the file again

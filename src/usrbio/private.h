@@ -54,7 +54,7 @@ struct kvt__usrbio_ring {
 
 /* Region and rings for one run of the daemon. */
 struct kvt__usrbio_session {
-    struct kvt__lender lender; /* lends slots in the region; each slot is a user */
+    struct kvt__slot_source source; /* source of the slots in the region; each slot is a user */
     struct kvt__usrbio_client *client;
     const struct kvt__usrbio_api *api;
     struct kvt__hf3fs_iov iov;
@@ -68,7 +68,7 @@ struct kvt__usrbio_session {
 
     pthread_mutex_t lock; /* guards the fields below, except n_users and next_dead */
     struct kvt__extents free;
-    size_t n_lent_units;  /* in slots */
+    size_t n_slot_units;  /* in slots */
     struct kvt__usrbio_transfer *transfers; /* list of all transfers */
     /* Queue of the transfers that wait for room. */
     struct kvt__usrbio_transfer *first_waiting, *last_waiting;
@@ -139,10 +139,10 @@ int kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
 /* Close and free a session that is dead and has no users.  Blocks until the waiters have ended. */
 void kvt__usrbio_session_close(struct kvt__usrbio_session *session);
 
-/* Lend a slot in the region, as kvt__usrbio_client_lend().  The room before the payload and
- * behind the payload belongs to the slot. */
-bool kvt__usrbio_session_lend(struct kvt__usrbio_session *session, enum kvt__prio prio,
-                              size_t phase, size_t bytes, struct kvt__slot *out);
+/* Acquire a slot in the region, as kvt__usrbio_client_acquire().  The margins around the payload
+ * belong to the slot. */
+bool kvt__usrbio_session_acquire_slot(struct kvt__usrbio_session *session, enum kvt__prio prio,
+                                      size_t phase, size_t bytes, struct kvt__slot *out);
 void kvt__usrbio_session_release_slot(struct kvt__usrbio_session *session,
                                       const struct kvt__slot *slot);
 

@@ -146,8 +146,8 @@ kvt__usrbio_session_open(const struct kvt__usrbio_params *params,
 /* --------------------------------------------------------------------- lending */
 
 bool
-kvt__usrbio_session_lend(struct kvt__usrbio_session *session, enum kvt__prio prio,
-                         size_t phase, size_t bytes, struct kvt__slot *out)
+kvt__usrbio_session_acquire_slot(struct kvt__usrbio_session *session, enum kvt__prio prio,
+                                 size_t phase, size_t bytes, struct kvt__slot *out)
 {
     size_t most = session->region_bytes / KVT__USRBIO_UNIT;
     unsigned char *at = NULL;
@@ -158,13 +158,13 @@ kvt__usrbio_session_lend(struct kvt__usrbio_session *session, enum kvt__prio pri
         most /= 2;
     size_t n = kvt__slot_footprint(phase, bytes) / KVT__USRBIO_UNIT;
     pthread_mutex_lock(&session->lock);
-    if (!session->dead && !session->first_waiting && session->n_lent_units + n <= most)
+    if (!session->dead && !session->first_waiting && session->n_slot_units + n <= most)
         at = kvt__usrbio_alloc_units(session, n);
     if (at)
-        session->n_lent_units += n;
+        session->n_slot_units += n;
     pthread_mutex_unlock(&session->lock);
     if (at)
-        *out = (struct kvt__slot){ at + KVT__SLOT_ROOM + phase, bytes, &session->lender };
+        *out = (struct kvt__slot){ at + KVT__SLOT_MARGIN + phase, bytes, &session->source };
     return at != NULL;
 }
 
@@ -176,8 +176,8 @@ kvt__usrbio_session_release_slot(struct kvt__usrbio_session *session,
     size_t n = kvt__slot_footprint(phase, slot->bytes) / KVT__USRBIO_UNIT;
 
     pthread_mutex_lock(&session->lock);
-    kvt__usrbio_free_units(session, slot->payload - phase - KVT__SLOT_ROOM, n);
-    session->n_lent_units -= n;
+    kvt__usrbio_free_units(session, slot->payload - phase - KVT__SLOT_MARGIN, n);
+    session->n_slot_units -= n;
     kvt__usrbio_wake_first(session);
     pthread_mutex_unlock(&session->lock);
 }

@@ -152,13 +152,13 @@ fault_run(struct kvt__tier *tier, struct kvt__tier_op *op)
     uint64_t random = draw_operation(t);
 
     apply_delays(t, random);
-    if (happens(t, random, errors[op->what].which))
-        return kvt__fail(EIO, "%s: %s error made by fault://.", key, errors[op->what].word);
-    if (op->what == KVT__TIER_PUT && happens(t, random, KVT__FAULT_enospc))
+    if (happens(t, random, errors[op->kind].which))
+        return kvt__fail(EIO, "%s: %s error made by fault://.", key, errors[op->kind].word);
+    if (op->kind == KVT__TIER_PUT && happens(t, random, KVT__FAULT_enospc))
         return kvt__fail(ENOSPC, "%s: disk full made by fault://.", key);
-    if (op->what == KVT__TIER_PUT && happens(t, random, KVT__FAULT_write_corrupt))
+    if (op->kind == KVT__TIER_PUT && happens(t, random, KVT__FAULT_write_corrupt))
         return put_corrupt(t, op, random);
-    return op->what == KVT__TIER_GET ? get(t, op, random) : kvt__tier_wait(t->next, op);
+    return op->kind == KVT__TIER_GET ? get(t, op, random) : kvt__tier_wait(t->next, op);
 }
 
 static int

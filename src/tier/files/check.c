@@ -22,7 +22,7 @@
 struct check {
     struct kvt__files *files;
     const struct kvt__dir *dir;
-    kvt__tier_look_fn fn;
+    kvt__tier_check_fn fn;
     void *ctx;
     unsigned char *memory; /* TEST_BYTES, aligned */
     size_t bytes;          /* size of the test file */
@@ -175,7 +175,7 @@ check_transfers(struct check *c)
 
 void
 kvt__files_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
-                 double limit_gib, kvt__tier_look_fn fn, void *ctx)
+                 double limit_gib, kvt__tier_check_fn fn, void *ctx)
 {
     struct check c = { .fn = fn, .ctx = ctx };
     struct kvt__tier *tier;

@@ -90,7 +90,7 @@ int
 kvt__files_open(struct kvt__files *t, const struct kvt__tier_params *params,
                 const char *list)
 {
-    const struct kvt__object chunk = { .whole = true };
+    const struct kvt__object chunk = { .is_full = true };
     struct kvt__share share;
     int err = kvt__temp_init(t);
 

@@ -51,7 +51,7 @@ struct kvt__files_kind {
     int (*read)(const struct kvt__files *files, const struct kvt__file_extent *e,
                 struct kvt__sum *sum);
 
-    /* For a backend that lends slots in a device's memory; otherwise both are NULL.  Move the
+    /* For a backend with slots in a device's memory; otherwise both are NULL.  Move the
      * payload of a slot to or from a file that is open with O_DIRECT, at an offset that is a
      * multiple of 4096; compute the CRC32C of a slot's payload.  Both functions block until the
      * device has finished.  0, or -errno with a sentence. */
@@ -203,11 +203,11 @@ bool kvt__dir_renew(const struct kvt__files *t, const struct kvt__dir *dir);
 
 /* ----------------------------------------------------------------- check.c */
 
-/* Implement kvt__tier_ops.look for a backend of files: open the tier, check each directory with a
+/* Implement kvt__tier_ops.check for a backend of files: open the tier, check each directory with a
  * file of up to 64 MiB, delete the file, and close the tier.  limit_gib: the configured limit;
  * 0: none. */
 void kvt__files_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
-                      double limit_gib, kvt__tier_look_fn fn, void *ctx);
+                      double limit_gib, kvt__tier_check_fn fn, void *ctx);
 
 /* ---------------------------------------------------------------- shared.c */
 

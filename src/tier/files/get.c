@@ -128,7 +128,7 @@ bytes_of(const struct kvt__files *t, const struct kvt__object *o, const struct o
     return (uint64_t)f->st.st_blocks * 512;
 }
 
-/* Return the error of a layout's unframe or look, with a sentence. */
+/* Return the error of a layout's unframe() or parse(), with a sentence. */
 static int
 bad_frame(int err, const struct kvt__object *o)
 {
@@ -187,7 +187,7 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
     bool on_device = kvt__slot_on_device(slot);
     /* A slot whose header is in host memory. */
     struct kvt__slot host_slot = { on_device ? header + sizeof header : slot->payload,
-                                   slot->bytes, slot->lender };
+                                   slot->bytes, slot->source };
     struct kvt__form form;
     struct opened f;
     int err;
@@ -202,7 +202,7 @@ kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
                         o->key, (long long)f.st.st_size, slot->bytes);
         goto out;
     }
-    found->has_read_crc = on_device || !o->unsummed;
+    found->has_read_crc = on_device || !o->skips_crc;
     err = on_device ? read_to_device(t, fd, &form, slot, header, &found->read_crc)
                     : read_extent(t, fd, &f, &form, slot,
                                   found->has_read_crc ? &found->read_crc : NULL);
@@ -242,8 +242,8 @@ read_metadata(const struct kvt__files *t, const struct kvt__object *o, int fd,
      const struct opened *f, struct kvt__found *found)
 {
     uint64_t size = (uint64_t)f->st.st_size;
-    size_t n = size < t->layout->look_bytes ? (size_t)size : t->layout->look_bytes;
-    unsigned char start[KVT__LOOK_BYTES];
+    size_t n = size < t->layout->parse_bytes ? (size_t)size : t->layout->parse_bytes;
+    unsigned char start[KVT__MAX_PARSE_BYTES];
     struct kvt__trailer trailer;
 
     assert(n <= sizeof start);
@@ -256,7 +256,7 @@ read_metadata(const struct kvt__files *t, const struct kvt__object *o, int fd,
         err = kvt__posix_read(fd, start, n, n, 0);
     if (err)
         return kvt__file_failed(err, "read", o->key, f->dir, "");
-    err = t->layout->look(start, n, size, found);
+    err = t->layout->parse(start, n, size, found);
     if (err)
         return bad_frame(err, o);
     return !found->has_id && t->layout->trailers

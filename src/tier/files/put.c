@@ -241,12 +241,12 @@ put_in(struct kvt__files *t, const struct kvt__dir *dir, const struct kvt__objec
     unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
     bool on_device = kvt__slot_on_device(slot);
     struct kvt__slot host_slot = { on_device ? header + sizeof header : slot->payload,
-                                   slot->bytes, slot->lender };
+                                   slot->bytes, slot->source };
     const struct framed f = { o, &host_slot, on_device ? slot : NULL, kvt__form_of(t, o), crc };
     char name[KVT__FILE_NAME_BYTES], beside[KVT__BESIDE_BYTES];
     int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
 
-    assert(f.form.header_bytes <= KVT__SLOT_ROOM && f.form.trailer_bytes <= KVT__SLOT_ROOM);
+    assert(f.form.header_bytes <= KVT__SLOT_MARGIN && f.form.trailer_bytes <= KVT__SLOT_MARGIN);
     if (!err)
         err = t->layout->frame(&f.form, o, &host_slot, crc);
     if (!err)

@@ -6,7 +6,7 @@
 int
 kvt__files_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
-    switch (op->what) {
+    switch (op->kind) {
     case KVT__TIER_PUT:
         return kvt__file_put(tier, op->object, &op->slot, op->crc);
     case KVT__TIER_GET:

@@ -24,7 +24,7 @@ fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 }
 
 static void
-fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+fs_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
 {
     kvt__files_check(&kvt__tier_fs, params, params->config->max_remote_size, fn, ctx);
 }
@@ -32,7 +32,7 @@ fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
 const struct kvt__tier_ops kvt__tier_fs = {
     .name = "fs",
     .open = fs_open,
-    .look = fs_look,
+    .check = fs_check,
     .stop = kvt__files_stop,
     .close = kvt__files_close,
     KVT__FILES_OPS,

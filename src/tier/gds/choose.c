@@ -114,7 +114,7 @@ kvt__gds_choose(const struct kvt__gds_preference *want,
 struct report_context {
     const struct kvt__gds_preference *want;
     const char *path;
-    kvt__tier_look_fn fn;
+    kvt__tier_check_fn fn;
     void *ctx;
 };
 
@@ -132,8 +132,8 @@ on_probed(void *ctx, int ordinal, const struct kvt__gds_finding *f)
 }
 
 void
-kvt__gds_look(const struct kvt_config *config, const struct kvt__gds_probe_params *params,
-              const char *list, kvt__tier_look_fn fn, void *ctx)
+kvt__gds_check(const struct kvt_config *config, const struct kvt__gds_probe_params *params,
+               const char *list, kvt__tier_check_fn fn, void *ctx)
 {
     struct kvt__gds_probe_params fresh = *params;
     struct kvt__gds_choice choice;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Slots in GPU memory for direct transfers between files and the GPU: a part of the device memory
- * is registered with cuFile or hipFile, and the tier lends slots of this memory.
+ * is registered with cuFile or hipFile, and the tier provides slots of this memory.
  *
  * The tier allocates the memory only if direct transfers work in all directories, because a lookup
  * searches all directories.  The lock guards the free extents and is held for a few
@@ -31,7 +31,7 @@
 struct kvt__gds_probe_params kvt__gds_tier_probe = KVT__GDS_PROBE_DEFAULTS;
 
 struct kvt__gds_device {
-    struct kvt__lender lender; /* first: slot->lender is converted to this struct */
+    struct kvt__slot_source source; /* first: slot->source is converted to this struct */
     struct kvt__gpu *gpu;
     struct kvt__gds *gds;
     unsigned char *memory;
@@ -40,7 +40,7 @@ struct kvt__gds_device {
 
     pthread_mutex_t lock;
     struct kvt__extents free; /* in units of UNIT bytes */
-    size_t n_units, n_lent;   /* likewise */
+    size_t n_units, n_acquired; /* likewise */
 };
 
 /* ------------------------------------------------------------------------ lending */
@@ -52,21 +52,21 @@ units_of(size_t bytes)
 }
 
 static void
-release_slot(struct kvt__lender *lender, struct kvt__slot *slot)
+release_slot(struct kvt__slot_source *source, struct kvt__slot *slot)
 {
-    struct kvt__gds_device *d = (struct kvt__gds_device *)lender;
+    struct kvt__gds_device *d = (struct kvt__gds_device *)source;
     size_t n = units_of(slot->bytes);
 
     pthread_mutex_lock(&d->lock);
-    assert(d->n_lent >= n);
+    assert(d->n_acquired >= n);
     kvt__extents_free(&d->free, (size_t)(slot->payload - d->memory) / UNIT, n);
-    d->n_lent -= n;
+    d->n_acquired -= n;
     pthread_mutex_unlock(&d->lock);
 }
 
 bool
-kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
-              struct kvt__slot *out)
+kvt__gds_acquire_slot(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+                      struct kvt__slot *out)
 {
     struct kvt__gds_device *d = ((struct gds_tier *)tier)->device;
     size_t n = units_of(bytes), at;
@@ -80,18 +80,18 @@ kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                       d->n_units * UNIT / MIB);
         return false;
     }
-    /* Stores leave half of the memory to loads; a single store may take more if nothing is lent. */
+    /* Stores leave half of the memory to loads; a single store may take more if no slot is used. */
     size_t most = prio == KVT__PRIO_STORE ? d->n_units / 2 : d->n_units;
     pthread_mutex_lock(&d->lock);
-    bool lent = (d->n_lent + n <= most || !d->n_lent) &&
-                kvt__extents_alloc(&d->free, n, &at);
-    if (lent)
-        d->n_lent += n;
-    assert(d->n_lent <= d->n_units);
+    bool is_acquired = (d->n_acquired + n <= most || !d->n_acquired) &&
+                       kvt__extents_alloc(&d->free, n, &at);
+    if (is_acquired)
+        d->n_acquired += n;
+    assert(d->n_acquired <= d->n_units);
     pthread_mutex_unlock(&d->lock);
-    if (lent)
-        *out = (struct kvt__slot){ d->memory + at * UNIT, bytes, &d->lender };
-    return lent;
+    if (is_acquired)
+        *out = (struct kvt__slot){ d->memory + at * UNIT, bytes, &d->source };
+    return is_acquired;
 }
 
 /* ------------------------------------------------------------------------- moving */
@@ -187,7 +187,7 @@ kvt__gds_move_device(const struct kvt__files *files, int fd, const struct kvt__s
                           .at = (size_t)(slot->payload - d->memory),
                           .bytes = slot->bytes, .offset = offset, .to_file = to_file };
 
-    assert(slot->lender == &d->lender && slot->payload >= d->memory &&
+    assert(slot->source == &d->source && slot->payload >= d->memory &&
            x.at + x.bytes <= d->n_units * UNIT);
     cut_transfer(&x);
     int err = to_file ? reserve(fd, &x) : 0;
@@ -282,7 +282,7 @@ open_device(struct gds_tier *t, struct kvt__gpu *gpu, bool p2pdma, size_t bytes)
         return kvt__fail(ENOMEM, "gds_path");
     d->gpu = gpu;
     d->counters = t->files.counters;
-    d->lender = (struct kvt__lender){ .on_device = true, .release = release_slot };
+    d->source = (struct kvt__slot_source){ .on_device = true, .release = release_slot };
     d->n_units = bytes / UNIT;
     pthread_mutex_init(&d->lock, NULL);
     int err = kvt__extents_init(&d->free, d->n_units);

@@ -64,19 +64,19 @@ gds_close(struct kvt__tier *tier)
 }
 
 static void
-gds_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+gds_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
 {
-    kvt__gds_look(params->config, &KVT__GDS_PROBE_DEFAULTS, params->rest, fn, ctx);
+    kvt__gds_check(params->config, &KVT__GDS_PROBE_DEFAULTS, params->rest, fn, ctx);
 }
 
 const struct kvt__tier_ops kvt__tier_gds = {
     .name = "gds",
     .open = gds_open,
-    .look = gds_look,
+    .check = gds_check,
     .stop = kvt__files_stop,
     .close = gds_close,
     KVT__FILES_OPS,
     .use_gpu = kvt__gds_use_gpu,
-    .lend = kvt__gds_lend,
+    .acquire_slot = kvt__gds_acquire_slot,
     .run = kvt__files_run,
 };

@@ -20,10 +20,10 @@ struct gds_tier {
 /* The probe that tests whether a GPU reaches a directory.  For tests. */
 extern struct kvt__gds_probe_params kvt__gds_tier_probe;
 
-/* As ops->use_gpu and ops->lend. */
+/* As ops->use_gpu and ops->acquire_slot. */
 int kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
-bool kvt__gds_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
-                   struct kvt__slot *out);
+bool kvt__gds_acquire_slot(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
+                           struct kvt__slot *out);
 
 /* As kind->move_device, on a thread of an executor: idle threads of the executor make further
  * requests of the transfer in parallel. */

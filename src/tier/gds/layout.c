@@ -250,8 +250,8 @@ gds_frame(const struct kvt__form *form, const struct kvt__object *o,
 }
 
 static int
-gds_look(const unsigned char *start, size_t n, uint64_t file_bytes,
-         struct kvt__found *found)
+gds_parse(const unsigned char *start, size_t n, uint64_t file_bytes,
+          struct kvt__found *found)
 {
     if (n < KVT__GDS_HEADER_BYTES)
         return -EBADMSG;
@@ -262,7 +262,7 @@ gds_look(const unsigned char *start, size_t n, uint64_t file_bytes,
     return err;
 }
 
-_Static_assert(KVT__GDS_HEADER_BYTES <= KVT__LOOK_BYTES, "a look reads the whole header");
+_Static_assert(KVT__GDS_HEADER_BYTES <= KVT__MAX_PARSE_BYTES, "parse() needs the whole header");
 
 static const struct kvt__form gds_forms[] = { { KVT__GDS_HEADER_BYTES, 0, true } };
 
@@ -275,8 +275,8 @@ static const struct kvt__form gds_forms[] = { { KVT__GDS_HEADER_BYTES, 0, true }
     .forms = gds_forms,                   \
     .n_forms = 1,                         \
     .frame = gds_frame,                   \
-    .look = gds_look,                     \
-    .look_bytes = KVT__GDS_HEADER_BYTES
+    .parse = gds_parse,                     \
+    .parse_bytes = KVT__GDS_HEADER_BYTES
 
 const struct kvt__layout kvt__layout_gds = { .suffix = ".kvcache.safetensors", GDS };
 const struct kvt__layout kvt__layout_gds_weka = { .suffix = ".weka1", GDS };

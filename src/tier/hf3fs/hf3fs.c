@@ -147,7 +147,7 @@ open_client(struct hf3fs_tier *h, const struct kvt__tier_params *params)
 
     if (!err)
         err = set_params(h, params->config);
-    if (!err && !params->caller_reports) /* a command may only look, and reports the failure then */
+    if (!err && !params->caller_reports) /* a command that only checks reports the failure */
         err = kvt__usrbio_check_space(h->params.iov_bytes);
     if (!err)
         err = kvt__exec_open(N_THREADS, &h->files.tier.exec);
@@ -255,20 +255,20 @@ wait_for_daemon(struct hf3fs_tier *h, uint64_t n_opened, int64_t until_ns)
 
 /* -------------------------------------------------------------------- operations */
 
-/* Lend a slot of the region.  Before the rings exist, the store uses other memory. */
+/* Acquire a slot of the region.  Before the rings exist, the store uses other memory. */
 static bool
-hf3fs_lend(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes, struct kvt__slot *out)
+hf3fs_acquire_slot(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes, struct kvt__slot *out)
 {
     struct kvt__usrbio_client *client = ((struct hf3fs_tier *)tier)->client;
 
-    return client && kvt__usrbio_client_lend(client, prio, tier->phase, bytes,
-                                             out);
+    return client && kvt__usrbio_client_acquire(client, prio, tier->phase, bytes,
+                                                out);
 }
 
 static int
 run_once(struct hf3fs_tier *h, struct kvt__tier_op *op)
 {
-    bool moves = op->what == KVT__TIER_PUT || op->what == KVT__TIER_GET;
+    bool moves = op->kind == KVT__TIER_PUT || op->kind == KVT__TIER_GET;
     int err = moves ? ensure_rings(h) : 0;
 
     return err ? err : kvt__files_run(&h->files.tier, op);
@@ -290,7 +290,7 @@ static bool
 can_retry(const struct kvt__tier_op *op, int err)
 {
     if (err == -ESTALE)
-        return op->what != KVT__TIER_GET || !op->slot.lender;
+        return op->kind != KVT__TIER_GET || !op->slot.source;
     return err == -ENOTCONN || err == -ECONNABORTED || err == -EBADF;
 }
 
@@ -317,10 +317,10 @@ hf3fs_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 const struct kvt__tier_ops kvt__tier_hf3fs = {
     .name = "hf3fs",
     .open = hf3fs_open,
-    .look = kvt__hf3fs_look,
+    .check = kvt__hf3fs_check,
     .stop = hf3fs_stop,
     .close = hf3fs_close,
     KVT__FILES_OPS,
-    .lend = hf3fs_lend,
+    .acquire_slot = hf3fs_acquire_slot,
     .run = hf3fs_run,
 };

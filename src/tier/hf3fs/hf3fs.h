@@ -23,10 +23,10 @@ int kvt__hf3fs_mount(const struct kvt_config *config, const char *name, const ch
  * -errno with a sentence that begins with `name`. */
 int kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *path);
 
-/* ------------------------------------------------------------------- look.c */
+/* ------------------------------------------------------------------- check.c */
 
-/* The operation `look` of the tier: report each requirement of the directories to fn. */
-void kvt__hf3fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn,
-                     void *ctx);
+/* The row `check` of the tier: report each requirement of the directories to fn. */
+void kvt__hf3fs_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn,
+                      void *ctx);
 
 #endif

@@ -68,7 +68,7 @@ fs_form(const struct kvt__object *o, bool header)
 {
     /* LMCache derives the length of a partial chunk without header from the size of the file, so
      * a trailer is impossible. */
-    bool trailer = header || o->whole || o->opaque;
+    bool trailer = header || o->is_full || o->opaque;
 
     return (struct kvt__form){ header ? KVT__FS_HEADER_BYTES : 0,
                                trailer ? KVT__TRAILER_BYTES : 0, trailer };
@@ -117,8 +117,8 @@ begins_with_header(const unsigned char *start, size_t n, uint64_t file_bytes)
 
 /* Fill in found for a file that LMCache wrote. */
 static int
-fs_look(const unsigned char *start, size_t n, uint64_t file_bytes,
-        struct kvt__found *found)
+fs_parse(const unsigned char *start, size_t n, uint64_t file_bytes,
+         struct kvt__found *found)
 {
     found->payload_bytes = file_bytes;
     if (n >= KVT__FS_HEADER_BYTES && file_bytes > KVT__FS_HEADER_BYTES &&
@@ -131,8 +131,8 @@ fs_look(const unsigned char *start, size_t n, uint64_t file_bytes,
 }
 
 static int
-local_disk_look(const unsigned char *start, size_t n, uint64_t file_bytes,
-                struct kvt__found *found)
+local_disk_parse(const unsigned char *start, size_t n, uint64_t file_bytes,
+                 struct kvt__found *found)
 {
     (void)start;
     (void)n;
@@ -163,13 +163,13 @@ kvt__layout_unframe(const struct kvt__layout *layout, const struct kvt__form *fo
                     struct kvt__found *found)
 {
     size_t file_bytes = form->header_bytes + slot->bytes;
-    size_t n = layout->look_bytes < file_bytes ? layout->look_bytes : file_bytes;
+    size_t n = layout->parse_bytes < file_bytes ? layout->parse_bytes : file_bytes;
     struct kvt__found seen = *found;
 
     assert(layout->trailers || !form->trailer_bytes);
     if (form->trailer_bytes)
         return parse_trailer(form, slot, found);
-    int err = layout->look(slot->payload - form->header_bytes, n, file_bytes, &seen);
+    int err = layout->parse(slot->payload - form->header_bytes, n, file_bytes, &seen);
     if (err)
         return err;
     if (seen.payload_bytes != slot->bytes ||
@@ -197,8 +197,8 @@ const struct kvt__layout kvt__layout_fs = {
     .forms = forms,
     .n_forms = 4,
     .frame = fs_frame,
-    .look = fs_look,
-    .look_bytes = KVT__FS_HEADER_BYTES,
+    .parse = fs_parse,
+    .parse_bytes = KVT__FS_HEADER_BYTES,
     .trailers = true,
 };
 
@@ -210,6 +210,6 @@ const struct kvt__layout kvt__layout_local_disk = {
     .forms = forms,
     .n_forms = 2, /* the forms without header */
     .frame = fs_frame,
-    .look = local_disk_look,
+    .parse = local_disk_parse,
     .trailers = true,
 };

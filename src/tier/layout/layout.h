@@ -67,19 +67,19 @@ struct kvt__layout {
     /* Write header and trailer around the slot's payload.  0 or -errno with a sentence. */
     int (*frame)(const struct kvt__form *form, const struct kvt__object *object,
                  const struct kvt__slot *slot, uint32_t crc);
-    /* Fill in found from the first n bytes of a file, at least look_bytes or the whole file,
+    /* Fill in found from the first n bytes of a file, at least parse_bytes or the whole file,
      * that has no trailer.  trailers: a file may have a trailer at the end.  0; -EBADMSG:
      * corrupt; -ENOENT: the file has another version. */
-    int (*look)(const unsigned char *start, size_t n, uint64_t file_bytes,
-                struct kvt__found *found);
-    size_t look_bytes;
+    int (*parse)(const unsigned char *start, size_t n, uint64_t file_bytes,
+                 struct kvt__found *found);
+    size_t parse_bytes;
     bool trailers;
 };
 
 extern const struct kvt__layout kvt__layout_fs, kvt__layout_local_disk;
 
-/* Upper bound of look_bytes of all layouts. */
-#define KVT__LOOK_BYTES 4096
+/* Upper bound of parse_bytes of all layouts. */
+#define KVT__MAX_PARSE_BYTES 4096
 
 /* Room for the name of a chunk's file, below its directory. */
 #define KVT__FILE_NAME_BYTES (sizeof "12/34/" + NAME_MAX)
@@ -115,7 +115,7 @@ bool kvt__layout_form_of(const struct kvt__layout *layout, uint64_t file_bytes,
                          uint64_t payload_bytes, struct kvt__form *form);
 
 /* Fill in found from header and trailer around a slot's payload, of a file of this form.  0, or
- * an error of the layout's look. */
+ * an error of the layout's parse(). */
 int kvt__layout_unframe(const struct kvt__layout *layout, const struct kvt__form *form,
                         const struct kvt__object *object, const struct kvt__slot *slot,
                         struct kvt__found *found);

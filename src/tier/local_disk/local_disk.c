@@ -30,7 +30,7 @@ local_disk_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 }
 
 static void
-local_disk_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+local_disk_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
 {
     kvt__files_check(&kvt__tier_local_disk, params, params->config->max_local_disk_size, fn,
                      ctx);
@@ -39,7 +39,7 @@ local_disk_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, voi
 const struct kvt__tier_ops kvt__tier_local_disk = {
     .name = "local_disk",
     .open = local_disk_open,
-    .look = local_disk_look,
+    .check = local_disk_check,
     .stop = kvt__files_stop,
     .close = kvt__files_close,
     KVT__FILES_OPS,

@@ -36,7 +36,7 @@ static int
 null_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
     (void)tier;
-    return op->what == KVT__TIER_PUT ? 0
+    return op->kind == KVT__TIER_PUT ? 0
                                      : kvt__fail(ENOENT, "null: chunk %s", op->object->key);
 }
 

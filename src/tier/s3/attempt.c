@@ -182,7 +182,7 @@ may_hedge(struct kvt__http_request *http)
 
 void
 kvt__s3_send(struct s3_call *call, int64_t in_ns,
-             void (*done)(struct kvt__http_request *http))
+             void (*on_done)(struct kvt__http_request *http))
 {
     struct s3_tier *t = call->tier;
     struct kvt__http_request *http = &call->http;
@@ -203,7 +203,7 @@ kvt__s3_send(struct s3_call *call, int64_t in_ns,
         .is_head = !strcmp(call->method, "HEAD"),
         .write_head = write_head, .can_hedge = may_hedge, .on_head = on_http_head,
         .on_body = on_http_received,
-        .on_done = done };
+        .on_done = on_done };
     kvt__s3_count(t, KVT__N_s3_requests);
     if (call->n_attempts > 1)
         kvt__s3_count(t, KVT__N_s3_repetitions);

@@ -87,7 +87,7 @@ int kvt__s3_call_wait(struct s3_call *call);
 /* Send one attempt, in_ns from now.  done runs on a thread of the HTTP client; call then contains
  * the response, not yet judged. */
 void kvt__s3_send(struct s3_call *call, int64_t in_ns,
-                  void (*done)(struct kvt__http_request *http));
+                  void (*on_done)(struct kvt__http_request *http));
 
 /* Resume a call that waited for keys.  keys: a reference, passed to the call.  err: 0, or -errno
  * with the sentence in kvt__why(): the keyring has no keys, and the call ends. */

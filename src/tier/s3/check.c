@@ -20,7 +20,7 @@
 struct check {
     struct s3_call call;   /* first: on_head() casts */
     const struct kvt_config *config;
-    kvt__tier_look_fn fn;
+    kvt__tier_check_fn fn;
     void *ctx;
     struct s3_tier *t;
     char name[64];         /* of the object */
@@ -228,7 +228,7 @@ check_delete(struct check *c)
 
 void
 kvt__s3_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
-              kvt__tier_look_fn fn, void *ctx)
+              kvt__tier_check_fn fn, void *ctx)
 {
     struct check c = { .config = params->config, .fn = fn, .ctx = ctx };
     struct kvt__tier *tier;

@@ -24,9 +24,9 @@ on_object_head(struct s3_call *call, const struct kvt__http_head *head)
 
     if (head->content_length < 0)
         return kvt__fail(EBADMSG, "%s: the response has no Content-Length.", o->name);
-    if (bytes > op->slot.bytes || (bytes < op->slot.bytes && !op->shorter)) {
+    if (bytes > op->slot.bytes || (bytes < op->slot.bytes && !op->may_be_shorter)) {
         op->found.payload_bytes = bytes;
-        return op->shorter
+        return op->may_be_shorter
             ? kvt__fail(EMSGSIZE, "%s: the object has %llu bytes, the buffer only %zu.",
                         o->name, (unsigned long long)bytes, op->slot.bytes)
             : kvt__fail(EBADMSG, "%s: the object has %llu bytes, the chunk %zu.",
@@ -61,7 +61,7 @@ on_object_end(struct s3_call *call, int err)
         err = kvt__fail(EBADMSG, "%s: the checksum is wrong.", o->name);
     found->checked = !err && (found->has_id || o->has_server_crc);
     if (err == -EBADMSG)
-        kvt__s3_damaged_add(&o->tier->damaged, o->name);
+        kvt__s3_corrupt_add(&o->tier->corrupt, o->name);
     kvt__s3_op_end(o, err);
 }
 
@@ -108,11 +108,11 @@ on_head(struct s3_call *call, const struct kvt__http_head *head)
 }
 
 void
-kvt__s3_head_object(struct s3_op *o, void (*then)(struct s3_call *call, int err))
+kvt__s3_head_object(struct s3_op *o, void (*on_end)(struct s3_call *call, int err))
 {
     kvt__s3_op_call(o, "HEAD");
     o->call.on_head = on_head;
-    o->call.on_end = then;
+    o->call.on_end = on_end;
     kvt__s3_call(&o->call);
 }
 

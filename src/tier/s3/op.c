@@ -14,7 +14,7 @@ void
 kvt__s3_op_call(struct s3_op *o, const char *method)
 {
     struct s3_tier *t = o->tier;
-    bool puts = o->op->what == KVT__TIER_PUT;
+    bool puts = o->op->kind == KVT__TIER_PUT;
 
     o->call = (struct s3_call){
         .tier = t, .method = method, .name = o->name, .prio = o->op->prio,
@@ -68,7 +68,7 @@ kvt__s3_read_description(struct s3_op *o, const struct kvt__http_head *head, uin
         kvt__found_from_trailer(&trailer, found);
     read_checksum(o, head);
     kvt__s3_check_collision(o, head);
-    if (found->has_id || o->op->what != KVT__TIER_GET || (!meta && !o->opaque))
+    if (found->has_id || o->op->kind != KVT__TIER_GET || (!meta && !o->opaque))
         return 0;
     return meta ? kvt__fail(EBADMSG, "%s: " KVT__S3_META " does not match the object.",
                             o->name)

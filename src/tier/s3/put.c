@@ -95,5 +95,5 @@ kvt__s3_put(struct s3_op *o)
         kvt__s3_op_end(o, kvt__fail(EFBIG, "%s: %zu bytes exceed the limit of 5 GiB for an "
                                     "object.", o->name, o->op->slot.bytes));
     else
-        put(o, o->op->overwrite || kvt__s3_damaged_remove(&o->tier->damaged, o->name));
+        put(o, o->op->overwrite || kvt__s3_corrupt_remove(&o->tier->corrupt, o->name));
 }

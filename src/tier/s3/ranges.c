@@ -198,7 +198,7 @@ on_range_end(struct s3_call *call, int err)
     err = join(o);
     free_ranges(o);
     if (err == -EBADMSG)
-        kvt__s3_damaged_add(&o->tier->damaged, o->name);
+        kvt__s3_corrupt_add(&o->tier->corrupt, o->name);
     if (whole) {
         atomic_store(&o->tier->no_ranges, true);
         o->op->found = (struct kvt__found){ 0 };

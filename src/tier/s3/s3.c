@@ -136,7 +136,7 @@ s3_close(struct kvt__tier *tier)
         kvt__http_close(t->http);
     kvt__s3_targets_free(t);
     kvt__s3_pace_fini(&t->pace);
-    pthread_mutex_destroy(&t->damaged.lock);
+    pthread_mutex_destroy(&t->corrupt.lock);
     pthread_mutex_destroy(&t->targets_lock);
     if (t->index_fd >= 0)
         close(t->index_fd);
@@ -159,13 +159,14 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     if (!t)
         return kvt__fail(ENOMEM, "%s: open", params->name);
     t->tier = (struct kvt__tier){ .ops = &kvt__tier_s3, .multi_host = true,
-                                  .keeps_damaged = true,
-                                  .takes_any = true, .unlisted = true, .slash = '_' };
+                                  .keeps_corrupt = true,
+                                  .any_memory = true, .any_name = true,
+                                  .enforces_limit = true, .slash = '_' };
     t->counters = params->counters;
     t->index_fd = -1;
     t->expect_continue = true;
     pthread_mutex_init(&t->targets_lock, NULL);
-    pthread_mutex_init(&t->damaged.lock, NULL);
+    pthread_mutex_init(&t->corrupt.lock, NULL);
     kvt__s3_pace_init(&t->pace, (unsigned)kvt__s3_max_requests(params->config));
     copy_settings(t, params->config);
     t->caller_reports = params->caller_reports;
@@ -197,7 +198,7 @@ s3_private_dir(const struct kvt__tier *tier)
 }
 
 static void
-s3_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+s3_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
 {
     kvt__s3_check(&kvt__tier_s3, params, fn, ctx);
 }
@@ -205,7 +206,7 @@ s3_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
 const struct kvt__tier_ops kvt__tier_s3 = {
     .name = "s3",
     .open = s3_open,
-    .look = s3_look,
+    .check = s3_check,
     .stop = s3_stop,
     .close = s3_close,
     .private_dir = s3_private_dir,

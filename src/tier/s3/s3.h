@@ -147,21 +147,21 @@ int64_t kvt__s3_hedge_ns(struct s3_pace *pace);
 /* Take a hedge from the token bucket.  Return false if the bucket has too few tokens. */
 bool kvt__s3_acquire_hedge(struct s3_pace *pace);
 
-/* ------------------------------------------------------------------ damaged.c */
+/* ------------------------------------------------------------------ corrupt.c */
 
 /* Hashes of the names of corrupt objects.  The next PUT of a listed name overwrites the object.  A
  * ring: a new name replaces the oldest name. */
-#define KVT__S3_DAMAGED 256
-struct s3_damaged {
+#define KVT__S3_CORRUPT 256
+struct s3_corrupt {
     pthread_mutex_t lock;
-    uint64_t names[KVT__S3_DAMAGED];
+    uint64_t names[KVT__S3_CORRUPT];
     unsigned next;
 };
 
 /* Add the name of a corrupt object. */
-void kvt__s3_damaged_add(struct s3_damaged *d, const char *name);
+void kvt__s3_corrupt_add(struct s3_corrupt *d, const char *name);
 /* Remove a name.  Return true if the name was listed. */
-bool kvt__s3_damaged_remove(struct s3_damaged *d, const char *name);
+bool kvt__s3_corrupt_remove(struct s3_corrupt *d, const char *name);
 
 /* -------------------------------------------------------------------- clean.c */
 
@@ -224,7 +224,7 @@ struct s3_tier {
     pthread_mutex_t targets_lock;   /* for targets, and for changes of target */
     struct s3_keyring keyring;
     struct s3_pace pace;
-    struct s3_damaged damaged;
+    struct s3_corrupt corrupt;
     struct s3_cleaner cleaner;
     _Atomic int64_t clock_s;        /* the server's wall clock minus this host's */
     atomic_bool stopping;
@@ -346,9 +346,9 @@ void kvt__s3_remove(struct s3_op *o);
  * continue with kvt__s3_get(). */
 void kvt__s3_get_ranges(struct s3_op *o);
 
-/* Send a HEAD of the object; the description is in o->op->found when then(call, err) runs.  An
+/* Send a HEAD of the object; the description is in o->op->found when on_end(call, err) runs.  An
  * archived object: -ENOENT. */
-void kvt__s3_head_object(struct s3_op *o, void (*then)(struct s3_call *call, int err));
+void kvt__s3_head_object(struct s3_op *o, void (*on_end)(struct s3_call *call, int err));
 
 /* Read the object's description from the head of a response into *found, and the server's checksum
  * into o.  Return 0, or -EBADMSG with a sentence, for a GET only: the stored identity is
@@ -404,9 +404,9 @@ int kvt__s3_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn f
 
 /* --------------------------------------------------------------------- check.c */
 
-/* Implement kvt__tier_ops.look: open the tier, send each kind of request that an engine sends, and
+/* Implement kvt__tier_ops.check: open the tier, send each kind of request that an engine sends, and
  * close the tier.  Writes an object and deletes the object. */
 void kvt__s3_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
-                   kvt__tier_look_fn fn, void *ctx);
+                   kvt__tier_check_fn fn, void *ctx);
 
 #endif

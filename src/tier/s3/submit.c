@@ -41,7 +41,7 @@ new_op(struct s3_tier *t, struct kvt__tier_op *op, int *err)
     o->id = op->object->id;
     o->opaque = op->object->opaque;
     o->by_key = op->object->id_of_key || op->object->is_name ||
-                op->what == KVT__TIER_REMOVE; /* the names in an index also come from listings */
+                op->kind == KVT__TIER_REMOVE; /* the names in an index also come from listings */
     memcpy(o->name, encoded, (size_t)n + 1);
     find_model(op->object, o);
     return o;
@@ -67,7 +67,7 @@ describe(struct s3_op *o)
 static void
 get(struct s3_op *o)
 {
-    if (o->op->slot.bytes > KVT__S3_RANGES_ABOVE && !o->op->shorter &&
+    if (o->op->slot.bytes > KVT__S3_RANGES_ABOVE && !o->op->may_be_shorter &&
         !atomic_load(&o->tier->no_ranges))
         kvt__s3_get_ranges(o);
     else
@@ -86,7 +86,7 @@ kvt__s3_submit(struct kvt__tier *tier, struct kvt__tier_op *op)
         kvt__tier_end(op, err);
         return;
     }
-    switch (op->what) {
+    switch (op->kind) {
     case KVT__TIER_PUT:
         describe(o);
         kvt__s3_put(o);

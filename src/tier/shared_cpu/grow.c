@@ -88,17 +88,17 @@ growth_main(void *arg)
     }
     kvt__mem_claim_end(&g->claim);
     populate(g);
-    g->ended(g);
+    g->on_end(g);
     return NULL;
 }
 
 int
 kvt__sc_grow(struct sc_growth *g, const struct sc_memory *memory,
-             const struct kvt__mem_claim *claim, void (*ended)(struct sc_growth *growth))
+             const struct kvt__mem_claim *claim, void (*on_end)(struct sc_growth *growth))
 {
     g->memory = *memory;
     g->claim = *claim;
-    g->ended = ended;
+    g->on_end = on_end;
     atomic_init(&g->stop, false);
     return kvt__thread_start(&g->thread, "kvt-populate", growth_main, g);
 }

@@ -92,18 +92,18 @@ kvt__sc_clear(struct kvt__tier *tier)
     return err;
 }
 
-/* ------------------------------------------------------------------- a look at the host */
+/* ------------------------------------------------------------------- checks of the host */
 
-struct look {
-    kvt__tier_look_fn fn;
+struct checks {
+    kvt__tier_check_fn fn;
     void *ctx;
 };
 
-static void report(const struct look *look, int status, const char *fmt, ...)
+static void report(const struct checks *checks, int status, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 static void
-report(const struct look *look, int status, const char *fmt, ...)
+report(const struct checks *checks, int status, const char *fmt, ...)
 {
     char text[512];
     va_list ap;
@@ -111,12 +111,12 @@ report(const struct look *look, int status, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    look->fn(look->ctx, "shared memory", status, text);
+    checks->fn(checks->ctx, "shared memory", status, text);
 }
 
 /* Report the existing memory.  0; -ENOENT: there is no memory; other errors with a sentence. */
 static int
-look_at_memory(const struct look *look, const struct sc_tier *t)
+check_memory(const struct checks *checks, const struct sc_tier *t)
 {
     struct kvt__table_params params = { .of_memory = true, .shm = t->path,
                                         .area_version = SC_VERSION };
@@ -130,7 +130,7 @@ look_at_memory(const struct look *look, const struct sc_tier *t)
     if (!err) {
         uint64_t all = kvt__sc_payload_bytes(&m);
 
-        report(look, 0, "%.2f GiB in %s exist, %.2f GiB of them are allocated%s",
+        report(checks, 0, "%.2f GiB in %s exist, %.2f GiB of them are allocated%s",
                (double)all / GIB, t->path, (double)allocated_bytes(&m) / GIB,
                all == t->payload_bytes ? "" : "; an engine makes a memory of the size "
                "max_shared_cpu_size if no process uses the memory");
@@ -141,7 +141,7 @@ look_at_memory(const struct look *look, const struct sc_tier *t)
 
 /* Report if the tmpfs and the host have room for a new memory.  0, or -errno with a sentence. */
 static int
-look_for_room(const struct look *look, const struct sc_tier *t)
+check_room(const struct checks *checks, const struct sc_tier *t)
 {
     struct kvt__mem_claim claim = { .fd = -1 };
     int err = kvt__sc_check_room(t->dir, t->path, t->payload_bytes);
@@ -150,20 +150,20 @@ look_for_room(const struct look *look, const struct sc_tier *t)
         err = kvt__sc_claim(t->payload_bytes, &claim);
     kvt__mem_claim_end(&claim);
     if (!err)
-        report(look, 0, "the host and %s have room for %.2f GiB, which the first engine "
+        report(checks, 0, "the host and %s have room for %.2f GiB, which the first engine "
                "allocates", t->path, (double)t->payload_bytes / GIB);
     return err;
 }
 
 void
-kvt__sc_look(const struct kvt__tier *tier, kvt__tier_look_fn fn, void *ctx)
+kvt__sc_check(const struct kvt__tier *tier, kvt__tier_check_fn fn, void *ctx)
 {
     const struct sc_tier *t = (const struct sc_tier *)tier;
-    struct look look = { fn, ctx };
-    int err = look_at_memory(&look, t);
+    struct checks checks = { fn, ctx };
+    int err = check_memory(&checks, t);
 
     if (err == -ENOENT)
-        err = look_for_room(&look, t);
+        err = check_room(&checks, t);
     if (err)
-        report(&look, err, "%s", kvt__why());
+        report(&checks, err, "%s", kvt__why());
 }

@@ -144,7 +144,7 @@ int kvt__sc_claim(uint64_t bytes, struct kvt__mem_claim *out);
 struct sc_growth {
     struct sc_memory memory;
     struct kvt__mem_claim claim; /* claim of the bytes without memory; fd -1: no claim */
-    void (*ended)(struct sc_growth *growth); /* called on the thread before the thread ends */
+    void (*on_end)(struct sc_growth *growth); /* called on the thread before the thread ends */
     pthread_t thread;
     atomic_bool stop;
 };
@@ -153,7 +153,7 @@ struct sc_growth {
  * thread, and the caller still owns the claim. */
 int kvt__sc_grow(struct sc_growth *growth, const struct sc_memory *memory,
                  const struct kvt__mem_claim *claim,
-                 void (*ended)(struct sc_growth *growth));
+                 void (*on_end)(struct sc_growth *growth));
 
 /* Stop and join the thread. */
 void kvt__sc_stop_growing(struct sc_growth *growth);

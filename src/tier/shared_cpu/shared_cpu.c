@@ -311,7 +311,7 @@ shared_cpu_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn
 }
 
 static void
-shared_cpu_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+shared_cpu_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
 {
     struct kvt__tier *tier;
     int err = shared_cpu_open(params, &tier);
@@ -320,21 +320,21 @@ shared_cpu_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, voi
         fn(ctx, "shared memory", err, kvt__why());
         return;
     }
-    kvt__sc_look(tier, fn, ctx);
+    kvt__sc_check(tier, fn, ctx);
     shared_cpu_close(tier);
 }
 
 const struct kvt__tier_ops kvt__tier_shared_cpu = {
     .name = "shared_cpu",
     .open = shared_cpu_open,
-    .look = shared_cpu_look,
+    .check = shared_cpu_check,
     .close = shared_cpu_close,
     .private_dir = shared_cpu_private_dir,
     .set_index = shared_cpu_set_index,
     .use_index = shared_cpu_use_index,
     .leave_index = shared_cpu_leave_index,
     .use_gpu = shared_cpu_use_gpu,
-    .borrow = kvt__sc_borrow,
+    .acquire_chunk = kvt__sc_acquire_chunk,
     .run = kvt__sc_run,
     .list = shared_cpu_list,
     .info = kvt__sc_info,

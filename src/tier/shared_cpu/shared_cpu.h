@@ -9,7 +9,7 @@
 #include "tier/tier.h"
 
 /* The memory of an index that the store has opened.  After an index was replaced, its memory stays
- * until the tier is closed, because slots of the memory may still be lent. */
+ * until the tier is closed, because slots of the memory may still be in use. */
 struct sc_opened {
     struct sc_tier *tier;
     struct sc_memory memory;
@@ -44,16 +44,16 @@ int kvt__sc_check_dir(int dir, const char *path);
  * errors, with a sentence. */
 int kvt__sc_check_room(int dir, const char *path, uint64_t bytes);
 
-/* transfer.c: rows run and borrow of struct kvt__tier_ops. */
+/* transfer.c: rows run and acquire_chunk of struct kvt__tier_ops. */
 int kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op);
-bool kvt__sc_borrow(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
-                    struct kvt__slot *out);
+bool kvt__sc_acquire_chunk(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
+                           struct kvt__slot *out);
 
-/* manage.c: rows info and clear of struct kvt__tier_ops; row look, for a tier that is open. */
+/* manage.c: rows info and clear of struct kvt__tier_ops; row check, for a tier that is open. */
 struct kvt_tier_info;
 void kvt__sc_info(const struct kvt__tier *tier, struct kvt_tier_info *info);
 int kvt__sc_clear(struct kvt__tier *tier);
-void kvt__sc_look(const struct kvt__tier *tier, kvt__tier_look_fn fn, void *ctx);
+void kvt__sc_check(const struct kvt__tier *tier, kvt__tier_check_fn fn, void *ctx);
 
 /* transfer.c: return the memory of an index; NULL: the tier has not opened the index. */
 struct sc_opened *kvt__sc_opened(const struct kvt__tier *tier,

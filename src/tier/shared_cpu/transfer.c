@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Copies to and from the shared memory, and lent slots of the shared memory.  Before a PUT the
- * store has claimed the entry; a GET and a lent slot pin the chunk. */
+ * Copies to and from the shared memory, and slots that are chunks of the shared memory.  Before a
+ * PUT the store has claimed the entry; a GET and an acquired chunk pin the place. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "tier/shared_cpu/shared_cpu.h"
 
 /* Pins with higher numbers are reserved for threads that copy chunks. */
-#define MAX_LENT ((int)SC_N_PINS - 256)
+#define MAX_ACQUIRED ((int)SC_N_PINS - 256)
 
 static struct sc_tier *
 of(const struct kvt__tier *tier)
@@ -94,56 +94,56 @@ get(const struct sc_memory *m, struct kvt__tier_op *op)
 int
 kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
-    if (op->what == KVT__TIER_REMOVE) /* the store frees the entry, which deletes the chunk */
+    if (op->kind == KVT__TIER_REMOVE) /* the store frees the entry, which deletes the chunk */
         return 0;
     struct sc_opened *o = kvt__sc_opened(tier, op->object->index);
     /* The store has passed the object's index to use_index(). */
     assert(o && !kvt__slot_on_device(&op->slot));
-    if (op->what == KVT__TIER_PUT)
+    if (op->kind == KVT__TIER_PUT)
         return put(of(tier), &o->memory, op);
-    if (op->what == KVT__TIER_GET)
+    if (op->kind == KVT__TIER_GET)
         return get(&o->memory, op);
     return probe(&o->memory, op);
 }
 
-/* ------------------------------------------------------------------- lent slots */
+/* ------------------------------------------------------------------- acquired chunks */
 
-struct lent {
-    struct kvt__lender lender;
+struct acquired {
+    struct kvt__slot_source source;
     const struct sc_memory *memory;
     unsigned pin;
 };
 
 static void
-release(struct kvt__lender *lender, struct kvt__slot *slot)
+release(struct kvt__slot_source *source, struct kvt__slot *slot)
 {
-    struct lent *lent = (struct lent *)lender;
+    struct acquired *acquired = (struct acquired *)source;
 
     (void)slot;
-    kvt__sc_unpin(lent->memory, lent->pin);
-    free(lent);
+    kvt__sc_unpin(acquired->memory, acquired->pin);
+    free(acquired);
 }
 
 bool
-kvt__sc_borrow(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
-               struct kvt__slot *out)
+kvt__sc_acquire_chunk(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
+                      struct kvt__slot *out)
 {
     const struct sc_opened *o = kvt__sc_opened(tier, object->index);
-    struct lent *lent = o ? malloc(sizeof *lent) : NULL;
+    struct acquired *acquired = o ? malloc(sizeof *acquired) : NULL;
 
-    if (!lent)
+    if (!acquired)
         return false;
     int pin = kvt__sc_pin(&o->memory, object->entry, object->word);
-    unsigned char *payload = pin < 0 || pin >= MAX_LENT
+    unsigned char *payload = pin < 0 || pin >= MAX_ACQUIRED
         ? NULL : kvt__sc_pinned(&o->memory, (unsigned)pin, bytes);
     if (!payload) {
         if (pin >= 0)
             kvt__sc_unpin(&o->memory, (unsigned)pin);
-        free(lent);
+        free(acquired);
         return false;
     }
-    *lent = (struct lent){ { .release = release }, &o->memory, (unsigned)pin };
+    *acquired = (struct acquired){ { .release = release }, &o->memory, (unsigned)pin };
     *out = (struct kvt__slot){ .payload = payload, .bytes = bytes,
-                               .lender = &lent->lender };
+                               .source = &acquired->source };
     return true;
 }

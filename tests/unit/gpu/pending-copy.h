@@ -43,7 +43,7 @@ pending_copy_init(struct pending_copy *a, const struct kvt__view *view,
 {
     *a = (struct pending_copy){ .copy = {
         .view = view, .blocks = blocks, .n_tokens = n_tokens, .sums = true,
-        .on_device = on_device, .chunk = chunk, .done = on_pending_copy_done } };
+        .on_device = on_device, .chunk = chunk, .on_done = on_pending_copy_done } };
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->ended, NULL);
 }

@@ -61,15 +61,15 @@ slots_and_their_rooms_never_overlap(void **state)
 
     (void)state;
     while (n < 64 && kvt__pool_acquire(pool, n * 700 + 1, 0, &slots[n])) {
-        memset(slots[n].payload - KVT__SLOT_ROOM, (int)n + 1,
-               slots[n].bytes + 2 * KVT__SLOT_ROOM);
+        memset(slots[n].payload - KVT__SLOT_MARGIN, (int)n + 1,
+               slots[n].bytes + 2 * KVT__SLOT_MARGIN);
         n++;
     }
     assert_in_range(n, 20, 64);
     for (size_t s = 0; s < n; s++) {
-        const unsigned char *start = slots[s].payload - KVT__SLOT_ROOM;
+        const unsigned char *start = slots[s].payload - KVT__SLOT_MARGIN;
 
-        for (size_t i = 0; i < slots[s].bytes + 2 * KVT__SLOT_ROOM; i++)
+        for (size_t i = 0; i < slots[s].bytes + 2 * KVT__SLOT_MARGIN; i++)
             assert_int_equal(start[i], s + 1);
         kvt__pool_release(pool, &slots[s]);
         assert_null(slots[s].payload);
@@ -82,7 +82,7 @@ static void
 a_full_pool_says_no_until_a_slot_is_back(void **state)
 {
     struct kvt__pool *pool = open_pool(MIB, 0);
-    const size_t bytes = MIB / 4 - 2 * KVT__SLOT_ROOM;
+    const size_t bytes = MIB / 4 - 2 * KVT__SLOT_MARGIN;
     struct kvt__slot slots[4], more;
 
     (void)state;
@@ -102,7 +102,7 @@ static void
 keep_free_leaves_that_much(void **state)
 {
     struct kvt__pool *pool = open_pool(MIB, 0);
-    const size_t bytes = MIB / 4 - 2 * KVT__SLOT_ROOM; /* a slot uses a quarter of the pool */
+    const size_t bytes = MIB / 4 - 2 * KVT__SLOT_MARGIN; /* a slot uses a quarter of the pool */
     struct kvt__slot a, b, c;
 
     (void)state;
@@ -123,7 +123,7 @@ fits_is_what_an_empty_pool_can_give(void **state)
 {
     struct kvt__pool *pool = open_pool(MIB, 28);
     struct kvt__slot slot;
-    size_t most = MIB - 2 * KVT__SLOT_ROOM - 28;
+    size_t most = MIB - 2 * KVT__SLOT_MARGIN - 28;
 
     (void)state;
     assert_int_equal(kvt__pool_bytes(pool), MIB);

@@ -128,7 +128,7 @@ a_step_that_the_kernel_refuses_ends_the_pool_and_its_claim(void **state)
         assert_true(kvt__pool_is_populated(pool));
         assert_false(kvt__pool_acquire(pool, STEP, 0, &slot));
         assert_false(kvt__pool_acquire(pool, STEP / 4, STEP, &slot));
-        assert_true(kvt__pool_acquire(pool, STEP - 2 * KVT__SLOT_ROOM, 0, &slot));
+        assert_true(kvt__pool_acquire(pool, STEP - 2 * KVT__SLOT_MARGIN, 0, &slot));
         kvt__pool_release(pool, &slot);
         kvt__pool_close(pool);
         assert_int_equal(seen.n_steps, 2);
@@ -147,7 +147,7 @@ a_step_that_is_interrupted_is_repeated(void **state)
         struct kvt__slot slot;
         struct kvt__pool *pool = open_pool(3, errors[i]);
 
-        assert_true(kvt__pool_acquire(pool, BYTES - 2 * KVT__SLOT_ROOM, 0, &slot));
+        assert_true(kvt__pool_acquire(pool, BYTES - 2 * KVT__SLOT_MARGIN, 0, &slot));
         kvt__pool_release(pool, &slot);
         kvt__pool_close(pool);
         assert_int_equal(seen.n_steps, 4);

@@ -227,19 +227,19 @@ struct request {
 };
 
 static inline void
-request_init(struct request *r, const struct env *e, enum kvt__tier_what op,
+request_init(struct request *r, const struct env *e, enum kvt__tier_op_kind op,
              unsigned i)
 {
     size_t phase = kvt__store_traits(e->store)->phase;
 
-    r->memory = aligned_alloc(4096, kvt__round_up(2 * KVT__SLOT_ROOM + phase + BYTES,
+    r->memory = aligned_alloc(4096, kvt__round_up(2 * KVT__SLOT_MARGIN + phase + BYTES,
                                                   4096));
     if (!r->memory)
         abort();
     r->req = (struct kvt__store_req){
         .op = op, .space = &e->space, .id = id_of(i), .hash.bits = { i }, .tokens = 256,
-        .whole = true, .shape = shape_of_all, .bytes = BYTES,
-        .slot = { r->memory + KVT__SLOT_ROOM + phase, BYTES } };
+        .is_full = true, .shape = shape_of_all, .bytes = BYTES,
+        .slot = { r->memory + KVT__SLOT_MARGIN + phase, BYTES } };
     fill(r->req.slot.payload, op == KVT__TIER_PUT ? i : i + 1);
     r->req.crc = kvt__crc32c(0, r->req.slot.payload, BYTES);
 }

@@ -63,7 +63,7 @@ partial_chunks_without_header_keep_the_limit_too(void **state)
         struct request r;
 
         request_init(&r, e, KVT__TIER_PUT, i);
-        r.req.whole = false;
+        r.req.is_full = false;
         r.req.tokens = 17;
         kvt__store_run(e->store, &r.req);
         assert_int_equal(r.req.error.code, 0);
@@ -133,9 +133,9 @@ a_chunk_larger_than_the_limit_evicts_nothing(void **state)
         assert_int_equal(put(e, i), 0);
     request_init(&r, e, KVT__TIER_PUT, 100);
     free(r.memory);
-    r.memory = calloc(1, bytes + 2 * KVT__SLOT_ROOM + 64);
+    r.memory = calloc(1, bytes + 2 * KVT__SLOT_MARGIN + 64);
     assert_non_null(r.memory);
-    r.req.slot = (struct kvt__slot){ .payload = r.memory + KVT__SLOT_ROOM, .bytes = bytes };
+    r.req.slot = (struct kvt__slot){ .payload = r.memory + KVT__SLOT_MARGIN, .bytes = bytes };
     r.req.bytes = bytes;
     kvt__store_run(e->store, &r.req);
     assert_int_equal(r.req.error.code, -ENOSPC);
@@ -328,7 +328,7 @@ what_is_unlisted_is_forgotten_and_not_removed(void **state)
 {
     struct env *e = *state;
 
-    e->store->levels[0].tier->unlisted = true;
+    e->store->levels[0].tier->enforces_limit = true;
     for (unsigned i = 0; i < 3 * N_FIT; i++)
         assert_int_equal(put(e, i), 0);
     assert_false(find(e, 0));

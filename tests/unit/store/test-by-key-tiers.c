@@ -54,7 +54,7 @@ int __wrap_kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *tier_op);
 int
 __wrap_kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *tier_op)
 {
-    if (deletes_before_read && tier_op->what == KVT__TIER_GET)
+    if (deletes_before_read && tier_op->kind == KVT__TIER_GET)
         (void)unlink(disk_path());
     return __real_kvt__tier_wait(tier, tier_op);
 }

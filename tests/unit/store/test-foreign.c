@@ -12,14 +12,14 @@ write_right(const struct env *e, unsigned i)
 
 /* GET a chunk into a slot, and return the result. */
 static int
-get_into(const struct env *e, unsigned i, bool own_only, struct kvt__slot slot,
+get_into(const struct env *e, unsigned i, bool needs_id, struct kvt__slot slot,
          bool *verified)
 {
     struct request r;
 
     request_init(&r, e, KVT__TIER_GET, i);
     r.req.slot = slot.payload ? slot : r.req.slot;
-    r.req.own_only = own_only;
+    r.req.needs_id = needs_id;
     kvt__store_run(e->store, &r.req);
     if (!r.req.error.code && !request_holds(&r, i))
         fail_msg("chunk %u: wrong bytes", i);
@@ -30,14 +30,14 @@ get_into(const struct env *e, unsigned i, bool own_only, struct kvt__slot slot,
 
 static const struct kvt__slot none;
 
-/* PUT a chunk with own_only: such requests use no chunk without identity. */
+/* PUT a chunk with needs_id: such requests use no chunk without identity. */
 static int
 put_own_only(const struct env *e, unsigned i)
 {
     struct request r;
 
     request_init(&r, e, KVT__TIER_PUT, i);
-    r.req.own_only = true;
+    r.req.needs_id = true;
     kvt__store_run(e->store, &r.req);
     free(r.memory);
     return r.req.error.code;
@@ -191,12 +191,12 @@ half_has_two_numbers(void **state)
 /* ------------------------------------------------------------------- host memory */
 
 static int
-borrow(struct memory *m, unsigned i, bool own_only, bool *verified)
+borrow(struct memory *m, unsigned i, bool needs_id, bool *verified)
 {
     struct kvt__store_req req = { .op = KVT__TIER_GET, .space = &m->e.space,
-                                  .id = id_of(i), .bytes = BYTES, .own_only = own_only };
+                                  .id = id_of(i), .bytes = BYTES, .needs_id = needs_id };
 
-    if (!kvt__store_borrow(m->e.store, &req))
+    if (!kvt__store_acquire_chunk(m->e.store, &req))
         return -ENOENT;
     *verified = req.verified;
     kvt__pool_release(m->pool, &req.slot);
@@ -205,12 +205,12 @@ borrow(struct memory *m, unsigned i, bool own_only, bool *verified)
 
 /* GET by way of a slot of the pool, which may stay in memory. */
 static int
-get_by_pool(struct memory *m, unsigned i, bool own_only, bool *verified)
+get_by_pool(struct memory *m, unsigned i, bool needs_id, bool *verified)
 {
     struct kvt__slot slot;
 
     assert_true(kvt__pool_acquire(m->pool, BYTES, 0, &slot));
-    int err = get_into(&m->e, i, own_only, slot, verified);
+    int err = get_into(&m->e, i, needs_id, slot, verified);
     kvt__pool_release(m->pool, &slot);
     return err;
 }
@@ -232,14 +232,14 @@ what_lies_in_memory_without_identity_is_a_miss(void **state)
     assert_false(verified);
     assert_int_equal(borrow(m, 1, true, &verified), -ENOENT);
     assert_int_equal(get_by_pool(m, 1, true, &verified), -ENOENT);
-    key.own_only = true;
+    key.needs_id = true;
     assert_false(kvt__store_find(e->store, &key, KVT__ANYWHERE));
     assert_true(find(e, 1)); /* other requests still take the chunk */
     assert_int_equal(borrow(m, 1, false, &verified), 0);
     assert_true(file_there(e, 1));
 }
 
-/* A GET with own_only does not use the chunk in memory, and finds kvtier's chunk in the file. */
+/* A GET with needs_id does not use the chunk in memory, and finds kvtier's chunk in the file. */
 static void
 what_storage_has_takes_its_place(void **state)
 {

@@ -111,7 +111,7 @@ static const struct kvt__tier_ops *usual_ops;
 static int
 run_or_refuse(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
-    if (op->what == KVT__TIER_REMOVE && op->object->hash.bits[0] < 9)
+    if (op->kind == KVT__TIER_REMOVE && op->object->hash.bits[0] < 9)
         return kvt__fail(EROFS, "remove");
     return usual_ops->run(tier, op);
 }

@@ -77,8 +77,8 @@ prepare(struct one *one, unsigned kind)
     struct kvt__store_req *req = &one->req;
 
     req->op = kind < 7 ? KVT__TIER_PUT : kind == 7 ? KVT__TIER_PROBE : KVT__TIER_GET;
-    req->early = kind == 8;
-    if (kind == 7 || (kind > 8 && kvt__store_borrow(m.e.store, req)))
+    req->is_prefetch = kind == 8;
+    if (kind == 7 || (kind > 8 && kvt__store_acquire_chunk(m.e.store, req)))
         return;
     if (!kvt__pool_acquire(m.pool, BYTES, 0, &req->slot))
         abort();
@@ -100,7 +100,7 @@ submit_many(void *arg)
         one->number = (seed = seed * 1103515245 + 12345) / 65536 % N_NUMBERS;
         one->req = (struct kvt__store_req){
             .space = &m.e.space, .id = id_of(one->number), .hash.bits = { one->number },
-            .tokens = 256, .whole = true, .shape = shape_of_all, .bytes = BYTES,
+            .tokens = 256, .is_full = true, .shape = shape_of_all, .bytes = BYTES,
             .on_done = on_end };
         if (kind < 4) {
             look(one, kind);

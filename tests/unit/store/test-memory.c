@@ -31,7 +31,7 @@ put_slot(const struct memory *m, unsigned i, struct kvt__slot slot)
     struct kvt__space space = m->e.space;
     struct kvt__store_req req = {
         .op = KVT__TIER_PUT, .space = &space, .id = id_of(i), .hash.bits = { i },
-        .tokens = 256, .whole = true, .shape = shape_of_all, .slot = slot,
+        .tokens = 256, .is_full = true, .shape = shape_of_all, .slot = slot,
         .bytes = slot.bytes, .on_done = request_ended };
 
     space.puts = KVT__PUTS_MEMORY;
@@ -60,7 +60,7 @@ borrow(const struct memory *m, unsigned i, struct kvt__store_req *req)
 {
     *req = (struct kvt__store_req){ .op = KVT__TIER_GET, .space = &m->e.space,
                                     .id = id_of(i), .hash.bits = { i }, .bytes = BYTES };
-    return kvt__store_borrow(m->e.store, req);
+    return kvt__store_acquire_chunk(m->e.store, req);
 }
 
 static bool
@@ -107,13 +107,13 @@ static bool from_memory; /* result of the last get_into() */
 
 /* GET into a slot of the pool; early: a prefetch. */
 static int
-get_into(const struct memory *m, unsigned i, bool early, struct kvt__slot slot,
+get_into(const struct memory *m, unsigned i, bool is_prefetch, struct kvt__slot slot,
          bool *verified)
 {
     struct kvt__store_req req = {
         .op = KVT__TIER_GET, .space = &m->e.space, .id = id_of(i), .hash.bits = { i },
-        .tokens = 256, .whole = true, .shape = shape_of_all, .slot = slot, .bytes = BYTES,
-        .early = early };
+        .tokens = 256, .is_full = true, .shape = shape_of_all, .slot = slot, .bytes = BYTES,
+        .is_prefetch = is_prefetch };
 
     memset(slot.payload, 0, BYTES);
     kvt__store_run(m->e.store, &req);

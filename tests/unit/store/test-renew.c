@@ -77,7 +77,7 @@ begin_put(struct env *e, struct put *p, unsigned i)
 {
     request_init(&p->r, e, KVT__TIER_PUT, i);
     assert_int_equal(kvt__space_key(e->space.text, &p->r.req.hash, p->key, sizeof p->key), 0);
-    p->r.req.object = (struct kvt__object){ .key = p->key, .hash = p->r.req.hash, .whole = true,
+    p->r.req.object = (struct kvt__object){ .key = p->key, .hash = p->r.req.hash, .is_full = true,
                                       .tokens = p->r.req.tokens, .id = p->r.req.id,
                                       .shape = p->r.req.shape };
     p->r.req.store = e->store;

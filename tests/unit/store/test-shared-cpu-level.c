@@ -10,13 +10,13 @@
 
 /* Run a request whose slot is in the memory of a device. */
 static int
-run_on_device(struct shared *s, enum kvt__tier_what op, unsigned i)
+run_on_device(struct shared *s, enum kvt__tier_op_kind op, unsigned i)
 {
-    struct kvt__lender lender = { .on_device = true };
+    struct kvt__slot_source source = { .on_device = true };
     struct request r;
 
     request_init(&r, &s->e, op, i);
-    r.req.slot.lender = &lender;
+    r.req.slot.source = &source;
     kvt__store_run(s->e.store, &r.req);
     free(r.memory);
     return r.req.error.code;
@@ -250,7 +250,7 @@ look(const struct shared *s)
     char url[300];
 
     snprintf(url, sizeof url, "shared_cpu://%s", s->e.dir.path);
-    kvt__tier_look(&(struct kvt__tier_params){ .config = config, .name = "shared_cpu",
+    kvt__tier_check(&(struct kvt__tier_params){ .config = config, .name = "shared_cpu",
                                                .url = url }, on_report, &r);
     kvt_config_free(config);
     assert_int_equal(r.n, 1);

@@ -40,7 +40,7 @@ a_chunk_is_read_while_no_more_slots_can_be_borrowed(void **state)
     open_with_chunk_1(s);
     for (bool more = true; more && n < MANY; n += more) {
         request_init(&borrowed[n], &s->e, KVT__TIER_GET, 1);
-        more = kvt__store_borrow(s->e.store, &borrowed[n].req);
+        more = kvt__store_acquire_chunk(s->e.store, &borrowed[n].req);
         if (!more)
             free(borrowed[n].memory);
     }
@@ -66,7 +66,7 @@ a_chunk_is_read_whose_entry_gets_another_chunk(void **state)
     assert_false(find(&s->e, 1));
     request_init(&r, &s->e, KVT__TIER_GET, 2);
     replaces_in = NULL;
-    assert_true(kvt__store_borrow(s->e.store, &r.req));
+    assert_true(kvt__store_acquire_chunk(s->e.store, &r.req));
     assert_true(request_holds(&r, 2));
     kvt__pool_release(NULL, &r.req.slot);
     free(r.memory);
@@ -82,7 +82,7 @@ a_chunk_is_borrowed_whose_entry_gets_another_chunk(void **state)
     open_with_chunk_1(s);
     request_init(&r, &s->e, KVT__TIER_GET, 1);
     replaces_in = &s->e;
-    assert_true(kvt__store_borrow(s->e.store, &r.req));
+    assert_true(kvt__store_acquire_chunk(s->e.store, &r.req));
     assert_false(find(&s->e, 1));
     assert_true(request_holds(&r, 1));
     kvt__pool_release(NULL, &r.req.slot);

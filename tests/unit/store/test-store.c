@@ -307,7 +307,7 @@ requests_on_many_threads_end_once_each(void **state)
 
     assert_non_null(requests);
     for (unsigned i = 0; i < N_JOBS * 3; i++)
-        request_init(&requests[i], e, (enum kvt__tier_what)(i % 3), i / 3 % 20);
+        request_init(&requests[i], e, (enum kvt__tier_op_kind)(i % 3), i / 3 % 20);
     run_at_once(e, NULL, 4, requests, N_JOBS * 3);
     for (unsigned i = 0; i < N_JOBS * 3; i++) {
         const struct kvt__store_req *req = &requests[i].req;
@@ -353,7 +353,7 @@ run_and_evict(struct kvt__tier *tier, struct kvt__tier_op *op)
     char path[600];
 
     path_of(evicting, 5, path, sizeof path);
-    if (op->what == KVT__TIER_PROBE)
+    if (op->kind == KVT__TIER_PROBE)
         (void)unlink(path);
     return err;
 }
@@ -382,7 +382,7 @@ a_file_evicted_after_its_probe_enters_no_index(void **state)
 /* ---------------------------------------------------------------- by key */
 
 static int
-run_by_key(struct env *e, struct request *r, enum kvt__tier_what op)
+run_by_key(struct env *e, struct request *r, enum kvt__tier_op_kind op)
 {
     r->req.op = op;
     r->req.by_key = "test/model@1@0@5@bfloat16";

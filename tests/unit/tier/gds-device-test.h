@@ -42,7 +42,7 @@ lent_by(struct kvt__tier *tier, size_t bytes)
 {
     struct kvt__slot slot;
 
-    assert_true(tier->ops->lend(tier, KVT__PRIO_LOAD, bytes, &slot));
+    assert_true(tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, bytes, &slot));
     assert_true(kvt__slot_on_device(&slot));
     return slot;
 }

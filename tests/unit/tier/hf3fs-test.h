@@ -118,18 +118,18 @@ answered(struct kvt__tier_op *op)
 
 /* Start an operation for each of n chunks; wait_all() waits for all operations. */
 static inline void
-start_all(struct kvt__tier *tier, struct many *m, size_t n, enum kvt__tier_what what,
+start_all(struct kvt__tier *tier, struct many *m, size_t n, enum kvt__tier_op_kind kind,
           size_t bytes)
 {
     for (size_t i = 0; i < n; i++) {
         chunk_init(&m[i].chunk, "model", i);
         m[i].slot = slot_new(bytes, 0);
-        if (what == KVT__TIER_PUT)
+        if (kind == KVT__TIER_PUT)
             slot_fill(&m[i].slot, i);
         m[i].op = (struct kvt__tier_op){
-            .what = what, .prio = KVT__PRIO_LOAD, .object = &m[i].chunk.object,
-            .slot = m[i].slot, .done = answered,
-            .crc = what == KVT__TIER_PUT
+            .kind = kind, .prio = KVT__PRIO_LOAD, .object = &m[i].chunk.object,
+            .slot = m[i].slot, .on_done = answered,
+            .crc = kind == KVT__TIER_PUT
                 ? kvt__crc32c(0, m[i].slot.payload, bytes) : 0 };
         m[i].answered = 0;
         tier->ops->submit(tier, &m[i].op);

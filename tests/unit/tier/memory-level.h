@@ -70,12 +70,12 @@ memory_level_run(struct kvt__tier *tier, struct kvt__tier_op *op)
     if (err)
         return err;
     struct kvt__name name = kvt__name_of(kvt__table_digest(space.text), &hash);
-    if (op->what == KVT__TIER_PUT)
+    if (op->kind == KVT__TIER_PUT)
         return put_with_claim(tier, op, &name, space.text);
     if (!kvt__table_find(memory_index, &name, NULL, &seen))
         return -ENOENT;
     err = run_with_entry(tier, op, seen.entry, seen.word);
-    if (!err && op->what == KVT__TIER_REMOVE)
+    if (!err && op->kind == KVT__TIER_REMOVE)
         err = kvt__table_forget(memory_index, &seen, true);
     return err;
 }

@@ -100,14 +100,14 @@ be_silent(void *ctx, enum kvt_log_level level, const char *line)
 
 /* Start N_READS concurrent gets or probes of chunk 1, and return the number of successes. */
 static inline unsigned
-many_at_once(enum kvt__tier_what what)
+many_at_once(enum kvt__tier_op_kind kind)
 {
     static struct async all[N_READS];
     sem_t over;
 
     sem_init(&over, 0, 0);
     for (unsigned i = 0; i < N_READS; i++)
-        async_start(&all[i], what, 1, what == KVT__TIER_GET ? BYTES : 0, &over);
+        async_start(&all[i], kind, 1, kind == KVT__TIER_GET ? BYTES : 0, &over);
     unsigned n = async_wait(all, N_READS, &over, 0);
     sem_destroy(&over);
     return n;

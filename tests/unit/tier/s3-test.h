@@ -163,10 +163,10 @@ put(int64_t hash, size_t bytes, uint64_t seed)
 static inline bool
 guards_are_whole(const struct kvt__slot *slot)
 {
-    for (size_t i = 1; i <= KVT__SLOT_ROOM; i++)
+    for (size_t i = 1; i <= KVT__SLOT_MARGIN; i++)
         if (slot->payload[-(ptrdiff_t)i] != 0x5a)
             return false;
-    for (size_t i = 0; i < KVT__SLOT_ROOM; i++)
+    for (size_t i = 0; i < KVT__SLOT_MARGIN; i++)
         if (slot->payload[slot->bytes + i] != 0x5a)
             return false;
     return true;
@@ -252,19 +252,19 @@ async_done(struct kvt__tier_op *op)
 
 /* Start an operation on a separate chunk; hash is also the seed of the bytes. */
 static inline void
-async_start(struct async *a, enum kvt__tier_what what, int64_t hash, size_t bytes,
+async_start(struct async *a, enum kvt__tier_op_kind kind, int64_t hash, size_t bytes,
             sem_t *over)
 {
     chunk_init(&a->chunk, "model", hash);
     a->seed = (uint64_t)hash;
     a->over = over;
     a->op = (struct kvt__tier_op){
-        .what = what, .object = &a->chunk.object, .done = async_done,
-        .prio = what == KVT__TIER_PUT ? KVT__PRIO_STORE :
-                what == KVT__TIER_GET ? KVT__PRIO_LOAD : KVT__PRIO_LOOKUP };
+        .kind = kind, .object = &a->chunk.object, .on_done = async_done,
+        .prio = kind == KVT__TIER_PUT ? KVT__PRIO_STORE :
+                kind == KVT__TIER_GET ? KVT__PRIO_LOAD : KVT__PRIO_LOOKUP };
     if (bytes)
         a->op.slot = slot_new(bytes, 0);
-    if (what == KVT__TIER_PUT) {
+    if (kind == KVT__TIER_PUT) {
         slot_fill(&a->op.slot, a->seed);
         a->op.crc = kvt__crc32c(0, a->op.slot.payload, bytes);
     }

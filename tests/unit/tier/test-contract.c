@@ -46,7 +46,7 @@ get_returns_what_put_stored(void **state)
             if (part == 1 && !temp_dir_has_attributes(&f->dir))
                 continue; /* the layout has no place for an identity */
             chunk_init(&c, "model", (int64_t)(i * 3) + part);
-            c.object.whole = part == 0;
+            c.object.is_full = part == 0;
             c.object.opaque = part == 2;
             c.object.tokens = part ? 17 : 256;
             assert_int_equal(put_bytes(f->tier, &c.object, sizes[i], i), 0);
@@ -150,7 +150,7 @@ probe_tells_size_and_identity(void **state)
         if (part == 1 && !temp_dir_has_attributes(&f->dir))
             continue;
         chunk_init(&c, "model", part);
-        c.object.whole = part == 0;
+        c.object.is_full = part == 0;
         c.object.opaque = part == 2;
         assert_int_equal(put_bytes(f->tier, &c.object, 70000, 3), 0);
         memset(&found, 0xff, sizeof found);
@@ -173,7 +173,7 @@ no_chunk_takes_more_than_stored_bytes_foretold(void **state)
             struct chunk c;
 
             chunk_init(&c, "model", (int64_t)(i * 3) + part);
-            c.object.whole = part == 0;
+            c.object.is_full = part == 0;
             c.object.opaque = part == 2;
             assert_int_equal(put_bytes(f->tier, &c.object, sizes[i], i), 0);
             assert_int_equal(kvt__tier_probe(f->tier, &c.object, &found), 0);

@@ -15,7 +15,7 @@ a_partial_file_without_header_is_payload_alone(void **state)
     struct kvt__found found;
     bool same;
 
-    f->c.object.whole = false;
+    f->c.object.is_full = false;
     f->c.object.tokens = 17;
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     assert_int_equal(size_of(f->path), 5000);
@@ -36,7 +36,7 @@ a_partial_file_that_another_program_wrote_since_is_foreign(void **state)
     struct kvt__found found;
     bool same;
 
-    f->c.object.whole = false;
+    f->c.object.is_full = false;
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     fill(bytes, sizeof bytes, 2);
     write_file(f->path, bytes, sizeof bytes);
@@ -57,7 +57,7 @@ a_damaged_attribute_makes_a_file_foreign(void **state)
     struct kvt__found found;
     bool same;
 
-    f->c.object.whole = false;
+    f->c.object.is_full = false;
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     if (getxattr(f->path, "user.kvtier", value, 80) != 80)
         skip();
@@ -82,7 +82,7 @@ an_attribute_that_tells_another_length_makes_a_file_foreign(void **state)
     unsigned char value[80];
     struct kvt__found found;
 
-    f->c.object.whole = false;
+    f->c.object.is_full = false;
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     if (getxattr(f->path, "user.kvtier", value, 80) != 80)
         skip();
@@ -128,7 +128,7 @@ a_put_without_the_right_to_set_attributes_succeeds(void **state)
         bool whole = i % 2;
 
         xattr_errno = errors[i / 2];
-        f->c.object.whole = whole;
+        f->c.object.is_full = whole;
         assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, i), 0);
         assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, i, &found, &same), 0);
         assert_true(same);
@@ -147,7 +147,7 @@ a_put_fails_with_its_attribute_if_the_disk_is_full_or_broken(void **state)
 
     for (size_t i = 0; i < 2 * sizeof errors / sizeof *errors; i++) {
         xattr_errno = errors[i / 2];
-        f->c.object.whole = i % 2;
+        f->c.object.is_full = i % 2;
         assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, i), -xattr_errno);
         assert_int_equal(access(f->path, F_OK), -1);
     }

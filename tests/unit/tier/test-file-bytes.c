@@ -49,7 +49,7 @@ file_with_header_is_header_payload_trailer(void **state)
 
     fill(payload, sizeof payload, 1);
     for (int whole = 0; whole < 2; whole++) {
-        f->c.object.whole = whole;
+        f->c.object.is_full = whole;
         assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
         assert_int_equal(read_file(f->path, bytes, sizeof bytes), 28 + 1000 + 64);
         assert_int_equal(kvt__get_le32(bytes), 1000);

@@ -135,7 +135,7 @@ a_probe_that_cannot_read_fails(void **state)
     struct kvt__found found;
 
     for (int whole = 0; whole < 2; whole++) {
-        f->c.object.whole = whole;
+        f->c.object.is_full = whole;
         assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
         fail_call(0, EIO);
         assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), -EIO);
@@ -172,7 +172,7 @@ a_chunk_whose_identity_cannot_be_read_is_not_foreign(void **state)
     struct kvt__found found;
     bool same;
 
-    f->c.object.whole = false;
+    f->c.object.is_full = false;
     assert_int_equal(put_bytes(f->tier, &f->c.object, 1000, 1), 0);
     for (unsigned i = 0; i < 2; i++) {
         fail_call(1, EIO); /* after the payload, or the end of the file */

@@ -111,11 +111,11 @@ stores_leave_half_to_loads(void **state)
     (void)state;
     assert_int_equal(try_use(NULL), 0);
     /* No whole units. */
-    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, 5000, &slots[0]));
-    while (tier->ops->lend(tier, KVT__PRIO_STORE, MIB, &slots[n]))
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, 5000, &slots[0]));
+    while (tier->ops->acquire_slot(tier, KVT__PRIO_STORE, MIB, &slots[n]))
         n++;
     assert_int_equal(n, 2);
-    while (n < 5 && tier->ops->lend(tier, KVT__PRIO_LOAD, MIB, &slots[n]))
+    while (n < 5 && tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, MIB, &slots[n]))
         n++;
     assert_int_equal(n, 4);
     while (n--)
@@ -129,11 +129,11 @@ a_large_chunk_is_stored_by_itself(void **state)
 
     (void)state;
     assert_int_equal(try_use(NULL), 0);
-    assert_true(tier->ops->lend(tier, KVT__PRIO_STORE, 4 * MIB, &slot)); /* all there is */
-    assert_false(tier->ops->lend(tier, KVT__PRIO_STORE, MIB, &other));
+    assert_true(tier->ops->acquire_slot(tier, KVT__PRIO_STORE, 4 * MIB, &slot)); /* all there is */
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_STORE, MIB, &other));
     kvt__pool_release(NULL, &slot);
-    assert_false(tier->ops->lend(tier, KVT__PRIO_STORE, 5 * MIB, &slot));
-    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, 5 * MIB, &slot));
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_STORE, 5 * MIB, &slot));
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, 5 * MIB, &slot));
 }
 
 static void
@@ -171,7 +171,7 @@ where_it_cannot_be_host_memory_is_the_way(void **state)
     (void)state;
     behave("none", "");
     assert_int_equal(try_use(NULL), 0);
-    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, MIB, &slot));
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, MIB, &slot));
     tier->ops->close(tier);
     assert_int_equal(try_use("use_gds=true"), -ENODEV);
     assert_non_null(strstr(kvt__why(), "use_gds is true (argument), and the GPU is missing "
@@ -193,7 +193,7 @@ without_room_on_the_gpu_the_setting_is_named(void **state)
     assert_non_null(strstr(kvt__why(), "--gpu-memory-utilization"));
     tier->ops->close(tier);
     assert_int_equal(try_use(NULL), 0);
-    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, MIB, &slot));
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, MIB, &slot));
     gpu_fake->fail_on(NULL, 0, 0, false);
 }
 

@@ -125,7 +125,7 @@ a_file_is_header_and_payload_and_the_header_lies_beside_it(void **state)
     assert_int_equal(f->tier->phase, 0);
     assert_string_equal(f->tier->ops->name, "gds");
     for (int part = 0; part < 2; part++) {
-        f->c.object.whole = !part;
+        f->c.object.is_full = !part;
         assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
         assert_int_equal(size_of(f->path), KVT__GDS_HEADER_BYTES + 5000);
         assert_int_equal(size_of(beside(f)), KVT__GDS_HEADER_BYTES);

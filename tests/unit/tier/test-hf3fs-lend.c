@@ -94,7 +94,7 @@ lent(size_t bytes)
 {
     struct kvt__slot slot = { 0 };
 
-    assert_true(tier->ops->lend(tier, KVT__PRIO_STORE, bytes, &slot));
+    assert_true(tier->ops->acquire_slot(tier, KVT__PRIO_STORE, bytes, &slot));
     assert_int_equal((uintptr_t)slot.payload % 4096, tier->phase);
     return slot;
 }
@@ -152,15 +152,15 @@ answered(struct kvt__tier_op *op)
 }
 
 static void
-start(struct stuck *s, enum kvt__tier_what what, const struct kvt__slot *slot,
+start(struct stuck *s, enum kvt__tier_op_kind kind, const struct kvt__slot *slot,
       uint64_t seed)
 {
     *s = (struct stuck){ 0 };
     chunk_init(&s->chunk, "model", (int64_t)seed);
-    s->op = (struct kvt__tier_op){ .what = what, .prio = KVT__PRIO_LOAD,
+    s->op = (struct kvt__tier_op){ .kind = kind, .prio = KVT__PRIO_LOAD,
                                    .object = &s->chunk.object, .slot = *slot,
-                                   .done = answered };
-    if (what == KVT__TIER_PUT) {
+                                   .on_done = answered };
+    if (kind == KVT__TIER_PUT) {
         slot_fill(slot, seed);
         s->op.crc = kvt__crc32c(0, slot->payload, slot->bytes);
     }
@@ -204,7 +204,7 @@ there_is_none_before_the_first_bytes_are_moved(void **state)
     struct kvt__slot slot;
 
     (void)state;
-    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, CHUNK, &slot));
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, CHUNK, &slot));
 }
 
 static void
@@ -213,7 +213,7 @@ a_worker_makes_the_rings_before_its_first_transfer(void **state)
     struct kvt__slot slot;
 
     (void)state;
-    while (!tier->ops->lend(tier, KVT__PRIO_LOAD, CHUNK, &slot))
+    while (!tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, CHUNK, &slot))
         usleep(1000); /* the test's time limit ends this */
     kvt__pool_release(NULL, &slot);
 }
@@ -250,7 +250,7 @@ lend_all(enum kvt__prio prio, struct kvt__slot slots[16])
 {
     size_t n = 0;
 
-    while (n < 16 && tier->ops->lend(tier, prio, CHUNK, &slots[n]))
+    while (n < 16 && tier->ops->acquire_slot(tier, prio, CHUNK, &slots[n]))
         n++;
     return n;
 }
@@ -271,7 +271,7 @@ stores_leave_half_of_the_region(void **state)
 
     (void)state;
     make_region();
-    assert_false(tier->ops->lend(tier, KVT__PRIO_STORE, REGION / 2 + 1, &more));
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_STORE, REGION / 2 + 1, &more));
     size_t n = lend_all(KVT__PRIO_STORE, slots);
     assert_int_equal(n, 5);
     for (size_t i = 0; i < n; i++)
@@ -294,8 +294,8 @@ loads_may_have_all_of_it_until_other_memory_wants_room(void **state)
 
     (void)state;
     make_region();
-    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, REGION + 1, &more));
-    assert_false(tier->ops->lend(tier, KVT__PRIO_LOAD, SIZE_MAX - 4096, &more));
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, REGION + 1, &more));
+    assert_false(tier->ops->acquire_slot(tier, KVT__PRIO_LOAD, SIZE_MAX - 4096, &more));
     size_t n = lend_all(KVT__PRIO_LOAD, slots);
     assert_int_equal(n, 11);
     put(&slots[0], 7);

@@ -56,7 +56,7 @@ a_file_is_payload_and_trailer_whatever_save_chunk_meta_says(void **state)
     assert_string_equal(f->tier->ops->name, "local_disk");
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     assert_int_equal(size_of(f->path), 5000 + 64);
-    f->c.object.whole = false;
+    f->c.object.is_full = false;
     f->c.object.tokens = 17;
     assert_int_equal(put_bytes(f->tier, &f->c.object, 4000, 1), 0);
     assert_int_equal(size_of(f->path), 4000);

@@ -8,14 +8,14 @@
 
 /* Read into a slot of this size and return the result; no byte of the slot may change. */
 static int
-get_nothing(size_t bytes, bool shorter)
+get_nothing(size_t bytes, bool may_be_shorter)
 {
     struct kvt__slot slot = slot_new(bytes, 0);
     struct chunk c;
 
     chunk_init(&c, "model", 1);
-    struct kvt__tier_op op = { .what = KVT__TIER_GET, .object = &c.object, .slot = slot,
-                               .shorter = shorter };
+    struct kvt__tier_op op = { .kind = KVT__TIER_GET, .object = &c.object, .slot = slot,
+                               .may_be_shorter = may_be_shorter };
     int err = kvt__tier_wait(tier, &op);
     assert_true(guards_are_whole(&slot));
     for (size_t i = 0; i < bytes; i++)
@@ -174,8 +174,8 @@ a_shorter_object_is_read_if_allowed(void **state)
     open_s3(NULL);
     assert_good(put(1, BYTES, 1));
     chunk_init(&c, "model", 1);
-    struct kvt__tier_op op = { .what = KVT__TIER_GET, .object = &c.object, .slot = slot,
-                               .shorter = true };
+    struct kvt__tier_op op = { .kind = KVT__TIER_GET, .object = &c.object, .slot = slot,
+                               .may_be_shorter = true };
     assert_good(kvt__tier_wait(tier, &op));
     assert_int_equal(op.found.payload_bytes, BYTES);
     for (size_t i = BYTES; i < 2 * BYTES; i++)

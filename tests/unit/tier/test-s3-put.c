@@ -62,7 +62,7 @@ static void
 put_over(const struct chunk *c, size_t bytes, uint64_t seed, struct kvt__found *replaced)
 {
     struct kvt__slot slot = slot_new(bytes, 0);
-    struct kvt__tier_op op = { .what = KVT__TIER_PUT, .object = &c->object, .slot = slot };
+    struct kvt__tier_op op = { .kind = KVT__TIER_PUT, .object = &c->object, .slot = slot };
 
     slot_fill(&slot, seed);
     op.crc = kvt__crc32c(0, slot.payload, bytes);
@@ -117,7 +117,7 @@ an_overwrite_sends_no_head(void **state)
     assert_good(put(1, BYTES, 1));
     chunk_init(&c, "model", 1);
     slot_fill(&slot, 2);
-    struct kvt__tier_op op = { .what = KVT__TIER_PUT, .object = &c.object, .slot = slot,
+    struct kvt__tier_op op = { .kind = KVT__TIER_PUT, .object = &c.object, .slot = slot,
                                .overwrite = true, .crc = crc_of(BYTES, 2) };
     assert_good(kvt__tier_wait(tier, &op));
     slot_free(&slot, 0);
@@ -423,11 +423,11 @@ an_empty_object_is_stored(void **state)
     (void)state;
     open_s3(NULL);
     chunk_init(&c, "model", 1);
-    struct kvt__tier_op op = { .what = KVT__TIER_PUT, .object = &c.object };
+    struct kvt__tier_op op = { .kind = KVT__TIER_PUT, .object = &c.object };
     assert_good(kvt__tier_wait(tier, &op));
     assert_good(kvt__tier_probe(tier, &c.object, &found));
     assert_int_equal(found.payload_bytes, 0);
-    op = (struct kvt__tier_op){ .what = KVT__TIER_GET, .object = &c.object };
+    op = (struct kvt__tier_op){ .kind = KVT__TIER_GET, .object = &c.object };
     assert_good(kvt__tier_wait(tier, &op));
     assert_true(op.found.has_id);
 }

@@ -141,7 +141,7 @@ an_object_that_no_put_can_have_is_refused(void **state)
     open_s3("s3_part_size=1");
     assert_int_equal(s3_of(tier)->range_bytes, 5 * MIB);
     chunk_init(&c, "model", 1);
-    struct kvt__tier_op op = { .what = KVT__TIER_PUT, .object = &c.object,
+    struct kvt__tier_op op = { .kind = KVT__TIER_PUT, .object = &c.object,
                                .slot = { .payload = payload,
                                          .bytes = ((size_t)5 << 30) + 1 } };
     assert_fails(kvt__tier_wait(tier, &op), EFBIG, "model", "5368709121", "5 GiB");

@@ -59,13 +59,13 @@ on_end(struct kvt__tier_op *op)
 }
 
 static void
-init(struct operation *o, struct env *env, enum kvt__tier_what what)
+init(struct operation *o, struct env *env, enum kvt__tier_op_kind kind)
 {
     memset(o, 0, sizeof *o);
     chunk_init(&o->chunk, "model", 1);
     o->env = env;
-    o->op = (struct kvt__tier_op){ .what = what, .prio = KVT__PRIO_LOAD,
-                                   .object = &o->chunk.object, .done = on_end };
+    o->op = (struct kvt__tier_op){ .kind = kind, .prio = KVT__PRIO_LOAD,
+                                   .object = &o->chunk.object, .on_done = on_end };
     sem_init(&o->ended, 0, 0);
     sem_init(&o->left, 0, 0);
 }
@@ -212,7 +212,7 @@ a_tier_has_defaults_for_what_it_lacks(void **state)
 
     (void)state;
     assert_int_equal(null->slash, '/');
-    assert_false(null->ops->lend(null, KVT__PRIO_LOAD, 1, &slot));
+    assert_false(null->ops->acquire_slot(null, KVT__PRIO_LOAD, 1, &slot));
     assert_int_equal(null->ops->use_gpu(null, NULL, 0), 0);
     assert_int_equal(null->ops->shortage(null, &object, 1), 0);
     assert_true(null->ops->makes_room(null, &object, &object));

@@ -86,24 +86,24 @@ slot_new(size_t bytes, size_t phase)
 
     if (slot_pool && kvt__pool_acquire(slot_pool, bytes, 0, &slot))
         return slot;
-    if (slot_tier && slot_tier->ops->lend(slot_tier, KVT__PRIO_LOAD, bytes, &slot))
+    if (slot_tier && slot_tier->ops->acquire_slot(slot_tier, KVT__PRIO_LOAD, bytes, &slot))
         return slot;
-    size_t n = kvt__round_up(2 * KVT__SLOT_ROOM + phase + bytes, 4096);
+    size_t n = kvt__round_up(2 * KVT__SLOT_MARGIN + phase + bytes, 4096);
     unsigned char *base = aligned_alloc(4096, n);
 
     if (!base)
         abort();
     memset(base, 0x5a, n);
-    return (struct kvt__slot){ .payload = base + KVT__SLOT_ROOM + phase, .bytes = bytes };
+    return (struct kvt__slot){ .payload = base + KVT__SLOT_MARGIN + phase, .bytes = bytes };
 }
 
 static inline void
 slot_free(struct kvt__slot *slot, size_t phase)
 {
-    if (slot_pool || slot->lender)
+    if (slot_pool || slot->source)
         kvt__pool_release(slot_pool, slot);
     else
-        free(slot->payload - KVT__SLOT_ROOM - phase);
+        free(slot->payload - KVT__SLOT_MARGIN - phase);
 }
 
 /* Return the i-th word of the bytes that follow from seed. */
@@ -178,7 +178,7 @@ chunk_init(struct chunk *c, const char *model, int64_t hash)
     kvt__hash_text(&name, digits);
     snprintf(c->key, sizeof c->key, "%s@1@0@%s@bfloat16", model, digits);
     c->object = (struct kvt__object){
-        .key = c->key, .hash = name, .whole = true, .tokens = 256,
+        .key = c->key, .hash = name, .is_full = true, .tokens = 256,
         .shape = { 1, 3, { 2, 32, 256, 1024 } } };
     for (size_t i = 0; i < sizeof c->object.id.b; i++)
         c->object.id.b[i] = (uint8_t)((uint64_t)hash * 31 + i);

@@ -380,9 +380,9 @@ the_rest_of_a_piece_comes_before_waiters_for_memory(void **state)
     wait_for_io(first, PIECE);
     answer(first->extent.fd, PIECE, PIECE / 2);
     wait_until_idle(f->session);
-    assert_true(kvt__usrbio_session_lend(f->session, KVT__PRIO_LOAD, 0, ENTRIES * PIECE,
-                                         &slot));
-    while (kvt__usrbio_session_lend(f->session, KVT__PRIO_LOAD, 0, 1, &rest[n_rest]))
+    assert_true(kvt__usrbio_session_acquire_slot(f->session, KVT__PRIO_LOAD, 0, ENTRIES * PIECE,
+                                                 &slot));
+    while (kvt__usrbio_session_acquire_slot(f->session, KVT__PRIO_LOAD, 0, 1, &rest[n_rest]))
         n_rest++;
     start(f, busy, true, ENTRIES, slot.payload); /* uses all slots of the ring */
     wait_for_io(busy, (ENTRIES - 1) * PIECE);

@@ -21,17 +21,17 @@
 #define GIB ((double)(UINT64_C(1) << 30))
 #define SHARES "a worker shares %.2f GiB of /dev/shm with the daemon"
 
-struct look {
+struct checks {
     const struct kvt__tier_params *params;
-    kvt__tier_look_fn fn;
+    kvt__tier_check_fn fn;
     void *ctx;
 };
 
-static void report(const struct look *look, const char *about, int status, const char *fmt,
+static void report(const struct checks *checks, const char *about, int status, const char *fmt,
                    ...) __attribute__((format(printf, 4, 5)));
 
 static void
-report(const struct look *look, const char *about, int status, const char *fmt, ...)
+report(const struct checks *checks, const char *about, int status, const char *fmt, ...)
 {
     char text[1024];
     va_list ap;
@@ -39,89 +39,89 @@ report(const struct look *look, const char *about, int status, const char *fmt, 
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    look->fn(look->ctx, about, status, text);
+    checks->fn(checks->ctx, about, status, text);
 }
 
 /* Report the cause of a hang in advance: the next call blocks while the daemon of this path
  * hangs. */
 static void
-report_hang(const struct look *look, const char *path)
+report_hang(const struct checks *checks, const char *path)
 {
-    report(look, "3fs daemon", 1, "%s: the daemon of this mount hangs; start the "
+    report(checks, "3fs daemon", 1, "%s: the daemon of this mount hangs; start the "
            "daemon again", path);
 }
 
 static void
-check_daemon(const struct look *look, const char *mount_point)
+check_daemon(const struct checks *checks, const char *mount_point)
 {
-    report_hang(look, mount_point);
+    report_hang(checks, mount_point);
     int err = kvt__usrbio_daemon(mount_point);
     if (err)
-        report(look, "3fs daemon", err, "%s", kvt__why());
+        report(checks, "3fs daemon", err, "%s", kvt__why());
     else
-        report(look, "3fs daemon", 0, "the daemon of %s responds, serves rings, and lets "
+        report(checks, "3fs daemon", 0, "the daemon of %s responds, serves rings, and lets "
                "this user open its semaphore", mount_point);
 }
 
 static void
-check_directories(const struct look *look)
+check_directories(const struct checks *checks)
 {
-    const char *name = look->params->name, *list = look->params->rest;
+    const char *name = checks->params->name, *list = checks->params->rest;
     char mount_point[KVT__HF3FS_MAX_MOUNT], dir[PATH_MAX];
     const char *path;
     size_t n;
 
-    report_hang(look, list);
-    int err = kvt__hf3fs_mount(look->params->config, name, list, mount_point);
+    report_hang(checks, list);
+    int err = kvt__hf3fs_mount(checks->params->config, name, list, mount_point);
 
     if (err) {
-        report(look, "3fs mount", err, "%s", kvt__why());
+        report(checks, "3fs mount", err, "%s", kvt__why());
         return;
     }
     while (kvt__next_path(&list, &path, &n)) {
         snprintf(dir, sizeof dir, "%.*s", (int)n, path);
-        report_hang(look, dir);
+        report_hang(checks, dir);
         err = kvt__hf3fs_lies_in(mount_point, name, dir);
         if (err)
-            report(look, "3fs mount", err, "%s", kvt__why());
+            report(checks, "3fs mount", err, "%s", kvt__why());
         else
-            report(look, "3fs mount", 0, "%s: %s lies in the 3FS at %s (%s)", name, dir,
+            report(checks, "3fs mount", 0, "%s: %s lies in the 3FS at %s (%s)", name, dir,
                    mount_point, kvt__usrbio_any_type()
                        ? "of any type: HF3FS_USRBIO_DONT_CHECKFS_FOR_MP" : "fuse.hf3fs");
     }
-    check_daemon(look, mount_point);
+    check_daemon(checks, mount_point);
 }
 
 static void
-check_library(const struct look *look)
+check_library(const struct checks *checks)
 {
-    const char *wanted = kvt__variable(look->params->config->environment, "HF3FS_CLIENT");
+    const char *wanted = kvt__variable(checks->params->config->environment, "HF3FS_CLIENT");
     const struct kvt__usrbio_api *api;
     int err = kvt__usrbio_choose(wanted, &api);
 
     if (err)
-        report(look, "3fs library", err, "%s", kvt__why());
+        report(checks, "3fs library", err, "%s", kvt__why());
     else if (api != &kvt__usrbio_own)
-        report(look, "3fs library", 0, "the site's libhf3fs_api_shared.so is used");
+        report(checks, "3fs library", 0, "the site's libhf3fs_api_shared.so is used");
     else if (wanted && *wanted)
-        report(look, "3fs library", 0, "kvtier's own client is used (HF3FS_CLIENT is %s)",
+        report(checks, "3fs library", 0, "kvtier's own client is used (HF3FS_CLIENT is %s)",
                wanted);
     else
-        report(look, "3fs library", 0, "kvtier's own client is used; %s", kvt__why());
+        report(checks, "3fs library", 0, "kvtier's own client is used; %s", kvt__why());
 }
 
 static void
-check_node(const struct look *look)
+check_node(const struct checks *checks)
 {
-    int node = (int)look->params->config->hf3fs_numa_id;
+    int node = (int)checks->params->config->hf3fs_numa_id;
     int err = node < 0 ? 0 : kvt__numa_check(node, "hf3fs_numa_id");
 
     if (err)
-        report(look, "3fs numa", err, "%s", kvt__why());
+        report(checks, "3fs numa", err, "%s", kvt__why());
     else if (node >= 0)
-        report(look, "3fs numa", 0, "shared memory comes from node %d (hf3fs_numa_id)", node);
+        report(checks, "3fs numa", 0, "shared memory comes from node %d (hf3fs_numa_id)", node);
     else
-        report(look, "3fs numa", 0, "shared memory comes from the node of the CPU on which "
+        report(checks, "3fs numa", 0, "shared memory comes from the node of the CPU on which "
                "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_current_node());
 }
 
@@ -137,29 +137,29 @@ kvt_hf3fs_shared_bytes(const struct kvt_config *config)
 }
 
 static void
-check_memory(const struct look *look)
+check_memory(const struct checks *checks)
 {
-    double need = (double)kvt_hf3fs_shared_bytes(look->params->config);
+    double need = (double)kvt_hf3fs_shared_bytes(checks->params->config);
     struct statvfs shm;
 
     if (statvfs("/dev/shm", &shm)) {
-        report(look, "3fs memory", -ENOENT, SHARES ", but there is no /dev/shm: mount /dev/shm; "
+        report(checks, "3fs memory", -ENOENT, SHARES ", but there is no /dev/shm: mount /dev/shm; "
                "in a container, the daemon's", need / GIB);
         return;
     }
     double room = (double)shm.f_bavail * (double)shm.f_frsize;
     if (!shm.f_blocks)
-        report(look, "3fs memory", 0, SHARES ", which has no limit", need / GIB);
+        report(checks, "3fs memory", 0, SHARES ", which has no limit", need / GIB);
     else if (need > room)
-        report(look, "3fs memory", -ENOSPC, SHARES ", and %.2f GiB are free there: give it more "
+        report(checks, "3fs memory", -ENOSPC, SHARES ", and %.2f GiB are free there: give it more "
                "(docker: --shm-size), or lower hf3fs_iov_size", need / GIB, room / GIB);
     else
-        report(look, "3fs memory", 0, SHARES ", and %.2f GiB are free there ('kvtier config "
+        report(checks, "3fs memory", 0, SHARES ", and %.2f GiB are free there ('kvtier config "
                "check --tp N': for N workers)", need / GIB, room / GIB);
 }
 
 static void
-check_memlock(const struct look *look)
+check_memlock(const struct checks *checks)
 {
     struct rlimit limit;
     char size[32] = "none";
@@ -168,19 +168,19 @@ check_memlock(const struct look *look)
         return;
     if (limit.rlim_cur != RLIM_INFINITY)
         snprintf(size, sizeof size, "%.2f GiB", (double)limit.rlim_cur / GIB);
-    report(look, "3fs memlock", 0, "limit: %s; it matters only where shared memory is pinned "
+    report(checks, "3fs memlock", 0, "limit: %s; it matters only where shared memory is pinned "
            "for a GPU", size);
 }
 
 void
-kvt__hf3fs_look(const struct kvt__tier_params *params, kvt__tier_look_fn fn, void *ctx)
+kvt__hf3fs_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
 {
-    struct look look = { params, fn, ctx };
+    struct checks checks = { params, fn, ctx };
 
-    check_directories(&look);
-    report(&look, "3fs library", 1, "with the site's library in use, try HF3FS_CLIENT=own");
-    check_library(&look);
-    check_memory(&look);
-    check_memlock(&look);
-    check_node(&look);
+    check_directories(&checks);
+    report(&checks, "3fs library", 1, "with the site's library in use, try HF3FS_CLIENT=own");
+    check_library(&checks);
+    check_memory(&checks);
+    check_memlock(&checks);
+    check_node(&checks);
 }

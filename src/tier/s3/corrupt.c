@@ -16,27 +16,27 @@ hash_of(const char *name)
 }
 
 static uint64_t *
-find_locked(struct s3_damaged *d, uint64_t h)
+find_locked(struct s3_corrupt *d, uint64_t h)
 {
-    for (unsigned i = 0; i < KVT__S3_DAMAGED; i++)
+    for (unsigned i = 0; i < KVT__S3_CORRUPT; i++)
         if (d->names[i] == h)
             return &d->names[i];
     return NULL;
 }
 
 void
-kvt__s3_damaged_add(struct s3_damaged *d, const char *name)
+kvt__s3_corrupt_add(struct s3_corrupt *d, const char *name)
 {
     uint64_t h = hash_of(name);
 
     pthread_mutex_lock(&d->lock);
     if (!find_locked(d, h))
-        d->names[d->next++ % KVT__S3_DAMAGED] = h;
+        d->names[d->next++ % KVT__S3_CORRUPT] = h;
     pthread_mutex_unlock(&d->lock);
 }
 
 bool
-kvt__s3_damaged_remove(struct s3_damaged *d, const char *name)
+kvt__s3_corrupt_remove(struct s3_corrupt *d, const char *name)
 {
     pthread_mutex_lock(&d->lock);
     uint64_t *at = find_locked(d, hash_of(name));
