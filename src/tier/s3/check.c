@@ -169,7 +169,9 @@ ignore_listed(void *ctx, const struct kvt__s3_listed *listed)
 static bool
 check_list(const struct check *c)
 {
-    struct s3_walk *walk = kvt__s3_walk_begin(c->t, c->name, ignore_listed, NULL);
+    /* A directory bucket accepts only prefixes that end with '/': list a page of all objects. */
+    const char *under = kvt__s3_address_of(c->t)->express ? "" : c->name;
+    struct s3_walk *walk = kvt__s3_walk_begin(c->t, under, ignore_listed, NULL);
     int err = walk ? kvt__s3_walk_page(walk) : -ENOMEM;
 
     if (err < 0)
