@@ -103,10 +103,10 @@ print_help(void)
            "  kvtier config keys                 what can be set\n"
            "\n"
            "Exit codes:\n"
-           "  0  done\n"
-           "  1  done, but the answer is no: missing, corrupt, a check that failed\n"
+           "  0  success\n"
+           "  1  a negative result: missing, corrupt, a failed check\n"
            "  2  wrong usage or configuration\n"
-           "  3  the environment: a store out of reach, no permission, a full disk\n"
+           "  3  the environment: unreachable, no permission, full\n"
            "\n"
            "'kvtier help COMMAND' has the meaning of exit code 1 for the command.\n");
     return CLI_DONE;
