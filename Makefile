@@ -50,6 +50,13 @@ s3: all
 wheel-test:
 	python3 tests/package/run.py wheel
 
+# The Debian package: build; check, install into a temporary directory, use, remove.
+deb:
+	scripts/make-deb
+
+deb-test:
+	python3 tests/package/run.py deb
+
 mutants:
 	scripts/mutants
 
@@ -71,4 +78,4 @@ clean:
 	rm -rf $(BUILD)
 
 .PHONY: all bench bench-vllm crash demo programs test test-all test-aarch64 vllm-versions e2e \
-    lmcache s3 wheel-test mutants soak install clean
+    lmcache s3 wheel-test deb deb-test mutants soak install clean

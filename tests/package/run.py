@@ -3,6 +3,7 @@
 """Build the packages, install them apart from this machine, and use them.
 
 wheel  ./demo.sh --wheel: scripts/make-wheel, a virtual environment without a compiler
+deb    scripts/make-deb, lintian, dpkg --root
 
 Last line: N passed, N failed, N skipped.  Exit status: 0; 1 if a test failed; 77 if no test
 ran.
@@ -14,7 +15,8 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TESTS = {"wheel": ["sh", "-c", "scripts/wheel-env || exit 77; ./demo.sh --wheel"]}
+TESTS = {"wheel": ["sh", "-c", "scripts/wheel-env || exit 77; ./demo.sh --wheel"],
+         "deb": ["sh", "tests/package/deb.sh"]}
 SKIP = 77
 
 
