@@ -33,7 +33,7 @@ TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
 CASES = ("cold", "disk", "memory")
 
 
-def say(text):
+def log(text):
     print("bench-lmcache-mp: " + text, file=sys.stderr, flush=True)
 
 
@@ -64,7 +64,7 @@ class System:
 
     @contextlib.contextmanager
     def vllm(self, what, transfer, env):
-        say(f"{self.name}: vLLM, {what}")
+        log(f"{self.name}: vLLM, {what}")
         with Server(self.bench.python, self.bench.model, self.log, transfer,
                     ["--max-model-len", "16384"],
                     dict(env, VLLM_SERVER_DEV_MODE="1")) as server:
@@ -131,7 +131,7 @@ class LMCache(System):
         self.env = mp_server.environment(bench.lmcache)
 
     def mp_server(self):
-        say(f"{self.name}: its server")
+        log(f"{self.name}: its server")
         return mp_server.MPServer(self.bench.python, self.log, self.env,
                                   self.bench.args.memory_gb, self.store)
 
@@ -168,13 +168,13 @@ class Bench:
     def run(self, directory):
         for i in range(self.args.rounds):
             for system in SYSTEMS if i % 2 == 0 else reversed(SYSTEMS):
-                say(f"round {i + 1} of {self.args.rounds}, {system.name}")
+                log(f"round {i + 1} of {self.args.rounds}, {system.name}")
                 self.texts = Texts(i, self.args.tokens)
                 place = os.path.join(directory, f"{i}-{system.__name__}")
                 system(self, place).round()
 
 
-def lines(bench):
+def result_lines(bench):
     for (name, case), pairs in bench.pairs.items():
         if not pairs:
             continue
@@ -187,11 +187,11 @@ def lines(bench):
                "each": each}
 
 
-def tell(bench, as_json):
+def print_results(bench, as_json):
     if not as_json:
-        print(f"{'':8}{'':14}{'first token':>22}{'floor':>8}{'above it':>10}"
+        print(f"{'':8}{'':14}{'first token':>22}{'floor':>8}{'above':>10}"
               f"{'tokens found':>22}")
-    for line in lines(bench):
+    for line in result_lines(bench):
         if as_json:
             print(json.dumps(line))
             continue
@@ -209,18 +209,19 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3,
-                        help="of all three, each with new stores (%(default)s)")
+                        help="rounds, each with new stores (%(default)s)")
     parser.add_argument("--prompts", type=int, default=3,
-                        help="texts in a round (%(default)s)")
+                        help="texts of a round (%(default)s)")
     parser.add_argument("--tokens", type=int, default=10000,
-                        help="of a text at most (%(default)s)")
+                        help="tokens of a text at most (%(default)s)")
     parser.add_argument("--memory-gb", type=float, default=1,
-                        help="host memory of either: max_local_cpu_size, "
+                        help="host memory of each system: max_local_cpu_size, "
                         "--l1-size-gb (%(default)s)")
     parser.add_argument("--json", action="store_true",
                         help="print an object a line, with each figure")
     parser.add_argument("--dir", default=workplace.cache_directory(),
-                        help="where the stores lie (%(default)s)")
+                        metavar="DIR",
+                        help="the stores are below DIR (%(default)s)")
     args = parser.parse_args()
     install_signal_handlers()
     try:
@@ -229,9 +230,9 @@ def main():
                                          dir=args.dir) as directory:
             bench.run(directory)
     except (workplace.Unavailable, ServerError) as e:
-        say(str(e))
+        log(str(e))
         return 3
-    tell(bench, args.json)
+    print_results(bench, args.json)
     return 0
 
 

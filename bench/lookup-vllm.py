@@ -146,19 +146,23 @@ def measure(algorithm, args):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--tokens", type=int, default=1_000_000,
+                        help="tokens of the prompt (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=100,
+                        help="lookups (%(default)s)")
     parser.add_argument("--python-rounds", type=int, default=15,
-                        help="how often it is hashed in Python too (15)")
-    parser.add_argument("--dir", default="/var/tmp", help="for the store (/var/tmp)")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
+                        help="rounds that also hash in Python (%(default)s)")
+    parser.add_argument("--dir", default="/var/tmp", help="the store is below DIR (%(default)s)",
+                        metavar="DIR")
+    parser.add_argument("--json", action="store_true",
+                        help="print a JSON object for each algorithm")
     args = parser.parse_args()
     for algorithm in ALGORITHMS:
         line = measure(algorithm, args)
         if args.json:
             print(json.dumps(line), flush=True)
         else:
-            print("lookup.vllm %-12s %8.2f ms, of it the conversion %.2f; hashing "
+            print("lookup.vllm %-12s %8.2f ms, of which conversion %.2f; hashing "
                   "in Python %s" % (
                       algorithm, line["value"], line["convert_ms"],
                       "%.2f" % line["limit"] if "limit" in line else "not measured"),

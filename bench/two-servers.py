@@ -56,7 +56,7 @@ GOAL = 0.3
 TOKENS_OF_ANSWER = 8
 
 
-def say(text):
+def log(text):
     print("bench-two-servers: " + text, file=sys.stderr, flush=True)
 
 
@@ -69,7 +69,7 @@ def own_shm():
     if (libc.unshare(new_mounts) or
             libc.mount(None, b"/", None, recursive | private, None) or
             libc.mount(b"kvtier-bench", b"/dev/shm", b"tmpfs", 0, None)):
-        say("no right to mount: other programs use /dev/shm too")
+        log("no right to mount: other programs use /dev/shm too")
 
 
 class Memcpy:
@@ -118,7 +118,7 @@ class System:
         self.stack.close()
 
     def start(self, what, transfer=None, env=()):
-        say(f"{self.name}: {what}")
+        log(f"{self.name}: {what}")
         server = Server(self.bench.python, self.bench.model,
                         os.path.join(self.directory, "log"), transfer,
                         ["--max-model-len", "16384"],
@@ -156,7 +156,7 @@ class LMCache(System):
     def server(self, what):
         env = mp_server.environment(self.bench.lmcache)
         if not self.lmcache:
-            say(f"{self.name}: its server")
+            log(f"{self.name}: its server")
             self.lmcache = self.stack.enter_context(mp_server.MPServer(
                 self.bench.python, os.path.join(self.directory, "log"), env,
                 self.bench.args.memory_gb))
@@ -235,7 +235,7 @@ class Bench:
 
     def measure(self, system, prompts, references):
         def case(server, name):
-            say(f"{system.name}: {name}")
+            log(f"{system.name}: {name}")
             for prompt, reference in zip(prompts, references):
                 self.pair(system, server, name, prompt, reference)
 
@@ -265,7 +265,7 @@ class Bench:
 
     def run(self, directory):
         for i in range(self.args.rounds):
-            say(f"round {i + 1} of {self.args.rounds}")
+            log(f"round {i + 1} of {self.args.rounds}")
             prompts = [self.prompt() for _ in range(self.args.prompts)]
             references = self.references(os.path.join(directory, f"{i}"), prompts)
             for name in self.args.systems[::1 if i % 2 == 0 else -1]:
@@ -273,7 +273,7 @@ class Bench:
                     self.measure(system, prompts, references)
 
 
-def lines(bench):
+def result_lines(bench):
     for (name, case), pairs in bench.pairs.items():
         each = {key: [pair[key] for pair in pairs] for key in pairs[0]}
         line = {"system": name, "case": case, "pairs": len(pairs)}
@@ -284,14 +284,14 @@ def lines(bench):
         yield {**line, "equal": sum(each["equal"]), "each": each}
 
 
-def tell(bench, as_json):
+def print_results(bench, as_json):
     if as_json:
-        for line in lines(bench):
+        for line in result_lines(bench):
             print(json.dumps(line))
         return
     print("| system | case | first token (least to most) | floor | above floor | limit | "
           "tokens found | MB | memcpy GB/s | equal answers |\n" + "|---" * 10 + "|")
-    for line in lines(bench):
+    for line in result_lines(bench):
         each = line["each"]
         print("| %s | %s | %.3f (%.3f to %.3f) | %.3f | %.3f | %s | %d to %d of %d | %.1f | "
               "%.1f | %d of %d |" % (
@@ -311,7 +311,7 @@ def main():
     parser.add_argument("--prompts", type=int, default=5, help="prompts of a round "
                         "(%(default)s)")
     parser.add_argument("--tokens", type=int, default=10000,
-                        help="of a prompt at most (%(default)s)")
+                        help="tokens of a prompt at most (%(default)s)")
     parser.add_argument("--memory-gb", type=float, default=2,
                         help="shared host memory (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
@@ -324,7 +324,7 @@ def main():
     try:
         bench = Bench(args)
     except workplace.Unavailable as e:
-        say(str(e))
+        log(str(e))
         return 3
     code = 0
     with tempfile.TemporaryDirectory(prefix="bench-two-servers-",
@@ -332,10 +332,10 @@ def main():
         try:
             bench.run(args.keep or directory)
         except ServerError as e:
-            say(str(e))
+            log(str(e))
             code = 3
-    tell(bench, args.json)
-    return code or any(line["equal"] < line["pairs"] for line in lines(bench))
+    print_results(bench, args.json)
+    return code or any(line["equal"] < line["pairs"] for line in result_lines(bench))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ STEP_GOAL_US = 100
 TTFT_GOAL = 0.3
 
 
-def say(text):
+def log(text):
     print("bench-vllm: " + text, file=sys.stderr, flush=True)
 
 
@@ -68,7 +68,7 @@ class Bench:
         everything["PYTHONPATH"] += os.pathsep + os.path.join(HERE, "connector")
         everything["VLLM_SERVER_DEV_MODE"] = "1"  # for /reset_prefix_cache
         everything.update(env)
-        say(f"starting {what}")
+        log(f"starting {what}")
         with Server(self.python, self.model,
                     os.path.join(self.directory, "vllm.log"), transfer,
                     ["--max-model-len", "16384"], everything) as server:
@@ -86,7 +86,7 @@ class Bench:
         n = self.args.steps
         with self.server("a server with a clock in its connector", transfer,
                          {"KVTIER_BENCH_STEPS": path}) as server:
-            say(f"generating {n + 300} tokens")
+            log(f"generating {n + 300} tokens")
             server.complete(self.prompt(600), n + 300)
         processes = []
         for one in glob.glob(path + ".*"):
@@ -114,7 +114,7 @@ class Bench:
         with self.server("the first server", workplace.transfer_config()) as server:
             cold = []
             for i, prompt in enumerate(self.prompts, 1):
-                say(f"prompt {i} of {len(self.prompts)}, cold")
+                log(f"prompt {i} of {len(self.prompts)}, cold")
                 cold.append(server.complete(prompt, 4).ttft_s)
             workplace.wait_until_stored(self.store)
         return cold
@@ -149,10 +149,10 @@ class Bench:
         pool_gb = size / 2**30 * 1.2 + 1
         with self.server("the restarted server", workplace.transfer_config(),
                          pool_gb=round(pool_gb, 2)) as server:
-            say("asking for each prompt twice: from disk, from vLLM")
+            log("asking for each prompt twice: from disk, from vLLM")
             disk = self.rounds(server, speeds)
             server.request("POST", "/reset_prefix_cache")
-            say("asking for each prompt twice: from host memory, from vLLM")
+            log("asking for each prompt twice: from host memory, from vLLM")
             memory = self.rounds(server)
         per_token = size / n_files / workplace.CHUNK_TOKENS
         read = (len(self.prompts[0]) - 16) * per_token
@@ -205,7 +205,7 @@ def read_speed(store, at_most=150 << 20):
 
 # ------------------------------------------------------------------- running
 
-def tell(line):
+def print_result(line):
     print(json.dumps(line), flush=True)
 
 
@@ -216,12 +216,12 @@ def run(args):
         bench = Bench(args, python, directory)
         try:
             if args.case in (None, "step"):
-                tell(bench.step())
+                print_result(bench.step())
             if args.case in (None, "ttft"):
                 for line in bench.ttft():
-                    tell(line)
+                    print_result(line)
         except ServerError as e:
-            say(str(e))
+            log(str(e))
             return 3
     return 0
 
@@ -229,18 +229,20 @@ def run(args):
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", choices=("step", "ttft"), help="only this one")
-    parser.add_argument("--prompts", type=int, default=9)
-    parser.add_argument("--tokens", type=int, default=10000, help="of a prompt")
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--case", choices=("step", "ttft"), help="run only this case")
+    parser.add_argument("--prompts", type=int, default=9, help="(%(default)s)")
+    parser.add_argument("--tokens", type=int, default=10000,
+                        help="tokens of a prompt at most (%(default)s)")
+    parser.add_argument("--steps", type=int, default=1000,
+                        help="steps of vllm.step (%(default)s)")
     parser.add_argument("--dir", default=workplace.cache_directory(),
-                        help="where the store lies")
+                        help="the store is below DIR (%(default)s)", metavar="DIR")
     args = parser.parse_args()
     install_signal_handlers()
     try:
         return run(args)
     except workplace.Unavailable as e:
-        say(str(e))
+        log(str(e))
         return 3
 
 

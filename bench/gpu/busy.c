@@ -141,7 +141,7 @@ prepare(struct busy *b, bool quick)
         if (error)
             b->ended[i] = NULL;
     }
-    return error ? machine_fail(b->m, error, "a stream that is busy") : 0;
+    return error ? machine_fail(b->m, error, "prepare the busy stream") : 0;
 }
 
 int
@@ -161,12 +161,12 @@ busy_begin(const struct machine *m, bool quick, struct busy **out)
     b->runs = !pthread_create(&b->thread, NULL, keep_busy, b);
     if (b->runs)
         return 0;
-    fprintf(stderr, "kvtier-bench: no thread can be started\n");
+    fprintf(stderr, "kvtier-bench: start a thread of the busy stream\n");
     return CLI_ENVIRONMENT;
 }
 
 const char *
-busy_what(const struct busy *busy)
+busy_kind(const struct busy *busy)
 {
     return busy->kernel ? "kernels" : "copies";
 }
@@ -184,7 +184,7 @@ busy_end(struct busy *b)
         pthread_join(b->thread, NULL);
     int error = atomic_load(&b->error);
     if (error)
-        code = machine_fail(b->m, error, "the stream that should be busy");
+        code = machine_fail(b->m, error, "run work in the busy stream");
     for (int i = 0; i < 2; i++)
         if (b->ended[i])
             d->event_destroy(b->ended[i]);

@@ -31,7 +31,7 @@ on_log_line(void *ctx, enum kvt_log_level level, const char *line)
 }
 
 void
-device_log_listen(struct device_log *log)
+device_log_start(struct device_log *log)
 {
     *log = (struct device_log){ 0 };
     kvt_set_log(on_log_line, log, KVT_LOG_INFO);

@@ -23,7 +23,7 @@ struct machine {
 };
 
 /* Load the driver and create the primary context of the first GPU, as an engine does.
- * BENCH_LEFT_OUT: this machine has no GPU. */
+ * BENCH_SKIPPED: this machine has no GPU. */
 int machine_open(struct machine *m);
 void machine_close(struct machine *m);
 
@@ -34,9 +34,9 @@ int machine_fail(const struct machine *m, int error, const char *what);
 /* Allocate device memory, or pinned host memory whose pages are populated.  On failure *out is
  * NULL.  The free functions accept NULL. */
 int machine_alloc(const struct machine *m, size_t bytes, unsigned char **out);
-int machine_pinned(const struct machine *m, size_t bytes, unsigned char **out);
+int machine_alloc_pinned(const struct machine *m, size_t bytes, unsigned char **out);
 void machine_free(const struct machine *m, unsigned char *at);
-void machine_unpin(const struct machine *m, unsigned char *at);
+void machine_free_pinned(const struct machine *m, unsigned char *at);
 
 /* Return the number of chunks, at most `wanted`, that fit into free device memory with `each` bytes
  * for a chunk and `rest` bytes for everything else.  0, after a message: not even one chunk. */
@@ -89,7 +89,7 @@ struct busy;
 int busy_begin(const struct machine *m, bool quick, struct busy **out);
 
 /* Return the kind of work: "kernels" or "copies". */
-const char *busy_what(const struct busy *busy);
+const char *busy_kind(const struct busy *busy);
 
 /* Stop the work and free busy.  NULL: do nothing.  Return an exit code if the work has failed. */
 int busy_end(struct busy *busy);
@@ -104,7 +104,7 @@ struct device_log {
 };
 
 /* Collect log lines into *log until kvt_set_log() is called again, and print warnings. */
-void device_log_listen(struct device_log *log);
+void device_log_start(struct device_log *log);
 
 /* -------------------------------------------------------------------- cases */
 

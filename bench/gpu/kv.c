@@ -26,7 +26,7 @@ kv_open(struct kv *kv, const struct machine *m, bool quick, bool hnd, size_t n_c
     kv->chunk_bytes = bench_chunk_bytes(&kv->shape);
     int code = machine_alloc(m, n_chunks * kv->chunk_bytes, &kv->memory);
     if (!code)
-        code = machine_pinned(m, kv->chunk_bytes, &kv->image);
+        code = machine_alloc_pinned(m, kv->chunk_bytes, &kv->image);
     if (code)
         return code;
     size_t layer_bytes = n_chunks * BENCH_CHUNK_BLOCKS * kv->block_bytes;
@@ -44,7 +44,7 @@ kv_close(struct kv *kv)
     if (!kv->m)
         return;
     machine_free(kv->m, kv->memory);
-    machine_unpin(kv->m, kv->image);
+    machine_free_pinned(kv->m, kv->image);
 }
 
 static uint32_t
@@ -178,7 +178,7 @@ move_image(const struct kv *kv, const int32_t *blocks, bool to_device)
     }
     int late = m->d.stream_sync(m->stream);
     error = error ? error : late;
-    return error ? machine_fail(m, error, "a copy of the driver's") : 0;
+    return error ? machine_fail(m, error, "copy memory") : 0;
 }
 
 int
@@ -195,7 +195,7 @@ kv_check(const struct kv *kv, const int32_t *blocks, uint64_t number)
     int code = move_image(kv, blocks, false);
     if (code || visit_all(kv, number, false))
         return code;
-    fprintf(stderr, "kvtier-bench: WRONG BYTES: what came back into the GPU's blocks is "
-            "not what was taken from them. No figure of this run counts.\n");
+    fprintf(stderr, "kvtier-bench: WRONG BYTES: the blocks that were loaded differ from the "
+            "blocks that were stored. No figure of this run counts.\n");
     return CLI_NO;
 }

@@ -62,16 +62,16 @@ machine_open(struct machine *m)
     if (!begin(KVT__GPU_CUDA, m, why[0], sizeof why[0]) &&
         !begin(KVT__GPU_HIP, m, why[1], sizeof why[1])) {
         fprintf(stderr, "kvtier-bench: the gpu cases need a GPU, and there is none (%s; "
-                "%s): left out.\n", why[0], why[1]);
-        return BENCH_LEFT_OUT;
+                "%s): skipped.\n", why[0], why[1]);
+        return BENCH_SKIPPED;
     }
     int error = kvt__context_hold(&m->d, 0, &m->context);
     if (error)
-        return machine_fail(m, error, "the GPU's context");
+        return machine_fail(m, error, "open the GPU's context");
     error = kvt__context_enter(&m->d, &m->context);
     if (!error)
         error = m->d.stream_create(&m->stream, KVT__STREAM_ALONE, 0);
-    return error ? machine_fail(m, error, "the GPU's context") : 0;
+    return error ? machine_fail(m, error, "open the GPU's context") : 0;
 }
 
 void
@@ -92,18 +92,18 @@ machine_alloc(const struct machine *m, size_t bytes, unsigned char **out)
     int error = m->d.mem_alloc(&at, bytes);
 
     *out = error ? NULL : at;
-    return error ? machine_fail(m, error, "memory of the GPU") : 0;
+    return error ? machine_fail(m, error, "allocate GPU memory") : 0;
 }
 
 int
-machine_pinned(const struct machine *m, size_t bytes, unsigned char **out)
+machine_alloc_pinned(const struct machine *m, size_t bytes, unsigned char **out)
 {
     void *at = NULL;
     int error = m->d.host_alloc(&at, bytes, KVT__HOST_PORTABLE);
 
     *out = error ? NULL : at;
     if (error)
-        return machine_fail(m, error, "pinned memory");
+        return machine_fail(m, error, "allocate pinned host memory");
     memset(at, 0x5a, bytes);
     return 0;
 }
@@ -116,7 +116,7 @@ machine_free(const struct machine *m, unsigned char *at)
 }
 
 void
-machine_unpin(const struct machine *m, unsigned char *at)
+machine_free_pinned(const struct machine *m, unsigned char *at)
 {
     if (at)
         m->d.host_free(at);
@@ -134,7 +134,7 @@ machine_fit(const struct machine *m, size_t wanted, size_t each, size_t rest)
         m->d.mem_free(at);
         return n;
     }
-    fprintf(stderr, "kvtier-bench: the GPU has no %zu MiB of memory free: left out.\n",
+    fprintf(stderr, "kvtier-bench: the GPU has no %zu MiB of memory free: skipped.\n",
             (each + rest) >> 20);
     return 0;
 }
@@ -148,5 +148,5 @@ machine_copy(const struct machine *m, void *to, const void *from, size_t bytes,
     int late = m->d.stream_sync(m->stream);
     bench_stop(out);
     error = error ? error : late;
-    return error ? machine_fail(m, error, "a copy of the driver's") : 0;
+    return error ? machine_fail(m, error, "copy memory") : 0;
 }

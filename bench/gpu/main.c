@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvtier-bench-gpu CASE DIR [--quick]: run one case of `kvtier-bench` on a GPU, and print the
- * result as a line of JSON.  Exit status: as kvtier, or BENCH_INSIDE_LEFT_OUT. */
+ * result as a line of JSON.  Exit status: as kvtier, or BENCH_HELPER_SKIPPED. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,7 +23,7 @@ static const struct gpu_case cases[] = {
 };
 
 static const struct gpu_case *
-find(const char *name)
+find_case(const char *name)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (!strcmp(cases[i].name, name))
@@ -34,17 +34,17 @@ find(const char *name)
 /* Redirect standard output to standard error, because the vendors' libraries print there.  Return a
  * descriptor of the original standard output, for the result, or -1. */
 static int
-take_output(void)
+redirect_output(void)
 {
-    int answer = dup(STDOUT_FILENO);
+    int result_fd = dup(STDOUT_FILENO);
 
-    if (answer < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
+    if (result_fd < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0)
         return -1;
-    return answer;
+    return result_fd;
 }
 
 static int
-answer_with(const struct gpu_case *c, const struct bench_result *result, int fd)
+print_result(const struct gpu_case *c, const struct bench_result *result, int fd)
 {
     json_t *line = bench_result_json(c->name, result);
     int bad = json_dumpfd(line, fd, JSON_REAL_PRECISION(6));
@@ -56,18 +56,18 @@ answer_with(const struct gpu_case *c, const struct bench_result *result, int fd)
 int
 main(int argc, char **argv)
 {
-    const struct gpu_case *c = argc > 2 ? find(argv[1]) : NULL;
+    const struct gpu_case *c = argc > 2 ? find_case(argv[1]) : NULL;
     struct bench bench = { .quick = argc > 3 };
     struct bench_result result = { 0 };
     struct machine m;
 
     if (!c || (argc > 3 && strcmp(argv[3], "--quick")) || argc > 4) {
         fprintf(stderr, "Usage: kvtier-bench-gpu CASE DIR [--quick]\n"
-                "kvtier-bench starts it.\n");
+                "kvtier-bench starts this program.\n");
         return CLI_USAGE;
     }
-    int answer = take_output();
-    if (answer < 0)
+    int result_fd = redirect_output();
+    if (result_fd < 0)
         return CLI_ENVIRONMENT;
     bench.name = argv[1];
     bench.dir = argv[2];
@@ -78,7 +78,7 @@ main(int argc, char **argv)
         machine_close(&m);
     }
     if (!code)
-        code = answer_with(c, &result, answer);
+        code = print_result(c, &result, result_fd);
     bench_result_free(&result);
-    return code == BENCH_LEFT_OUT ? BENCH_INSIDE_LEFT_OUT : code;
+    return code == BENCH_SKIPPED ? BENCH_HELPER_SKIPPED : code;
 }

@@ -30,7 +30,7 @@ index_record(uint64_t i)
 }
 
 uint64_t
-index_many(const struct bench *bench)
+index_n_chunks(const struct bench *bench)
 {
     return bench->quick ? FEW : MANY;
 }
@@ -51,7 +51,7 @@ resident_bytes(void)
 static int
 fail(const char *what, int err)
 {
-    fprintf(stderr, "kvtier-bench: the index refuses to %s: %s\n", what, strerror(-err));
+    fprintf(stderr, "kvtier-bench: the index failed to %s: %s\n", what, strerror(-err));
     return CLI_ENVIRONMENT;
 }
 
@@ -101,7 +101,7 @@ case_bytes(const struct bench *bench, struct bench_result *out)
     out->unit = "bytes";
     out->limit = 64;
     out->ratio = out->value / out->limit;
-    bench_more(out, "chunks", (double)n);
+    bench_add_figure(out, "chunks", (double)n);
     kvt__table_close(table);
     return 0;
 }
@@ -110,7 +110,7 @@ case_bytes(const struct bench *bench, struct bench_result *out)
 
 struct finds {
     struct kvt__table *table;
-    struct bare bare;
+    struct baseline baseline;
     uint64_t n, digest, seed, n_finds;
 };
 
@@ -124,17 +124,17 @@ pick(struct finds *f, struct kvt__name *name, struct kvt__id *id)
 }
 
 static int
-missed(void)
+report_lost_chunk(void)
 {
     fprintf(stderr, "kvtier-bench: the index lost a chunk\n");
     return CLI_ENVIRONMENT;
 }
 
-/* Measure n_finds finds of random chunks, and write the mean nanoseconds.  bare: in the baseline
- * table.  batched: prefetch BATCH names before their finds.  The time to compute the names is not
- * measured. */
+/* Measure n_finds finds of random chunks, and write the mean nanoseconds.  baseline: in the
+ * baseline table.  batched: prefetch BATCH names before their finds.  The time to compute the
+ * names is not measured. */
 static int
-find_some(struct finds *f, bool bare, bool batched, double *ns)
+measure_finds(struct finds *f, bool baseline, bool batched, double *ns)
 {
     struct kvt__name names[BATCH];
     struct kvt__id ids[BATCH];
@@ -145,17 +145,18 @@ find_some(struct finds *f, bool bare, bool batched, double *ns)
         for (unsigned i = 0; i < BATCH; i++)
             pick(f, &names[i], &ids[i]);
         double began = bench_now();
-        if (batched && !bare)
+        if (batched && !baseline)
             kvt__table_prefetch(f->table, names, BATCH);
-        for (unsigned i = 0; batched && bare && i < BATCH; i++)
-            bare_prefetch(&f->bare, names[i].hash.bits[0]);
+        for (unsigned i = 0; batched && baseline && i < BATCH; i++)
+            baseline_prefetch(&f->baseline, names[i].hash.bits[0]);
         for (unsigned i = 0; i < BATCH; i++)
-            n_found += bare ? bare_find(&f->bare, names[i].hash.bits[0], &ids[i]) != NULL
-                            : kvt__table_find(f->table, &names[i], &ids[i], NULL);
+            n_found += baseline
+                ? baseline_find(&f->baseline, names[i].hash.bits[0], &ids[i]) != NULL
+                : kvt__table_find(f->table, &names[i], &ids[i], NULL);
         seconds += bench_now() - began;
     }
     *ns = seconds * 1e9 / (double)f->n_finds;
-    return n_found == f->n_finds ? 0 : missed();
+    return n_found == f->n_finds ? 0 : report_lost_chunk();
 }
 
 #define ROUNDS 5
@@ -163,34 +164,34 @@ find_some(struct finds *f, bool bare, bool batched, double *ns)
 int
 case_find(const struct bench *bench, struct bench_result *out)
 {
-    struct finds f = { .n = index_many(bench),
+    struct finds f = { .n = index_n_chunks(bench),
                        .n_finds = bench->quick ? 3200 : 320000 };
     double ns[4][ROUNDS];
     int code = open_filled(f.n, 0, &f.digest, &f.table);
 
     if (code)
         return code;
-    code = bare_open(&f.bare, f.n);
+    code = baseline_open(&f.baseline, f.n);
     for (uint64_t i = 0; !code && i < f.n; i++) {
         struct kvt__name name = index_name(f.digest, i);
         struct kvt__record record = index_record(i);
 
-        bare_insert(&f.bare, &name, &record);
+        baseline_insert(&f.baseline, &name, &record);
     }
     for (int round = 0; !code && round < ROUNDS; round++)
         for (int way = 0; !code && way < 4; way++)
-            code = find_some(&f, way & 1, way & 2, &ns[way][round]);
+            code = measure_finds(&f, way & 1, way & 2, &ns[way][round]);
     if (!code) {
         out->threads = 1;
         out->value = bench_median(ns[2], ROUNDS);
         out->limit = bench_median(ns[3], ROUNDS);
         out->unit = "ns";
         out->ratio = out->value / out->limit;
-        bench_more(out, "one_by_one_ns", bench_median(ns[0], ROUNDS));
-        bench_more(out, "bare_one_by_one_ns", bench_median(ns[1], ROUNDS));
+        bench_add_figure(out, "one_by_one_ns", bench_median(ns[0], ROUNDS));
+        bench_add_figure(out, "baseline_one_by_one_ns", bench_median(ns[1], ROUNDS));
     }
-    if (f.bare.entries)
-        bare_close(&f.bare);
+    if (f.baseline.entries)
+        baseline_close(&f.baseline);
     kvt__table_close(f.table);
     return code;
 }
@@ -218,7 +219,7 @@ index_store(struct kvt__table *table, uint64_t digest, uint64_t i,
 
 /* Store chunks first .. first + n - 1 into a full index, and write the mean nanoseconds. */
 static int
-store_some(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n,
+measure_stores(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n,
            double *ns)
 {
     struct kvt__record victims[KVT__TABLE_VICTIMS];
@@ -237,7 +238,7 @@ store_some(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n
 
 /* Insert the chunks into the baseline table, and write the mean nanoseconds. */
 static void
-insert_some(struct bare *bare, uint64_t first, uint64_t n, double *ns)
+measure_inserts(struct baseline *baseline, uint64_t first, uint64_t n, double *ns)
 {
     double began = bench_now();
 
@@ -245,7 +246,7 @@ insert_some(struct bare *bare, uint64_t first, uint64_t n, double *ns)
         struct kvt__name name = index_name(0, i);
         struct kvt__record record = index_record(i);
 
-        bare_insert(bare, &name, &record);
+        baseline_insert(baseline, &name, &record);
     }
     *ns = (bench_now() - began) * 1e9 / (double)n;
 }
@@ -253,30 +254,30 @@ insert_some(struct bare *bare, uint64_t first, uint64_t n, double *ns)
 int
 case_store(const struct bench *bench, struct bench_result *out)
 {
-    uint64_t n = index_many(bench), each = bench->quick ? 1000 : 200000, digest;
-    double ours[ROUNDS], bare_ns[ROUNDS], rest;
+    uint64_t n = index_n_chunks(bench), each = bench->quick ? 1000 : 200000, digest;
+    double ours[ROUNDS], baseline_ns[ROUNDS], rest;
     struct kvt__table *table;
-    struct bare bare = { 0 };
+    struct baseline baseline = { 0 };
     int code = open_filled(n, n, &digest, &table);
 
     if (code)
         return code;
-    code = bare_open(&bare, n + ROUNDS * each);
+    code = baseline_open(&baseline, n + ROUNDS * each);
     if (!code)
-        insert_some(&bare, 0, n, &rest);
+        measure_inserts(&baseline, 0, n, &rest);
     for (uint64_t round = 0; !code && round < ROUNDS; round++) {
-        code = store_some(table, digest, n + round * each, each, &ours[round]);
-        insert_some(&bare, n + round * each, each, &bare_ns[round]);
+        code = measure_stores(table, digest, n + round * each, each, &ours[round]);
+        measure_inserts(&baseline, n + round * each, each, &baseline_ns[round]);
     }
     if (!code) {
         out->threads = 1;
         out->value = bench_median(ours, ROUNDS);
-        out->limit = bench_median(bare_ns, ROUNDS);
+        out->limit = bench_median(baseline_ns, ROUNDS);
         out->unit = "ns";
         out->ratio = out->value / out->limit;
     }
-    if (bare.entries)
-        bare_close(&bare);
+    if (baseline.entries)
+        baseline_close(&baseline);
     kvt__table_close(table);
     return code;
 }

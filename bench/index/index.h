@@ -16,7 +16,7 @@
 #define INDEX_TEXT "meta-llama/Llama-3.1-8B-Instruct@1@0@@bfloat16"
 #define INDEX_CHUNK_BYTES 4096u
 
-/* The cases.  Return 0 or an exit code after a message. */
+/* The cases.  Return 0, BENCH_SKIPPED or an exit code, after a message. */
 int case_bytes(const struct bench *bench, struct bench_result *out);
 int case_find(const struct bench *bench, struct bench_result *out);
 int case_store(const struct bench *bench, struct bench_result *out);
@@ -38,7 +38,7 @@ struct kvt__name index_name(uint64_t digest, uint64_t i);
 struct kvt__record index_record(uint64_t i);
 
 /* Return the number of chunks in the index of a case. */
-uint64_t index_many(const struct bench *bench);
+uint64_t index_n_chunks(const struct bench *bench);
 
 /* Enter chunks first .. first + n - 1 into an index.  Stops at an interrupt. */
 int index_fill(struct kvt__table *table, uint64_t digest, uint64_t first, uint64_t n);
@@ -48,34 +48,34 @@ int index_fill(struct kvt__table *table, uint64_t digest, uint64_t first, uint64
 int index_store(struct kvt__table *table, uint64_t digest, uint64_t i,
                 struct kvt__record victims[KVT__TABLE_VICTIMS], size_t *n_victims);
 
-/* ------------------------------------------------------------------- bare.c */
+/* --------------------------------------------------------------- baseline.c */
 
 /* The baseline: a hash table of one process with open addressing and linear probing.  An entry has
  * the fields of an index's entry. */
-struct bare_entry {
+struct baseline_entry {
     struct kvt__id id;
     uint64_t hash, bytes, recency;
     uint64_t space, lease;
 };
 
-struct bare {
-    struct bare_entry *entries; /* an entry whose id is all zeros is empty */
+struct baseline {
+    struct baseline_entry *entries; /* an entry whose id is all zeros is empty */
     uint64_t mask; /* number of entries, a power of two, minus 1 */
 };
 
 /* Allocate a table for n entries that is then at most two thirds full. */
-int bare_open(struct bare *bare, uint64_t n);
-void bare_close(struct bare *bare);
+int baseline_open(struct baseline *baseline, uint64_t n);
+void baseline_close(struct baseline *baseline);
 
-/* Prefetch the first entry that bare_find() reads. */
-void bare_prefetch(const struct bare *bare, uint64_t hash);
+/* Prefetch the first entry that baseline_find() reads. */
+void baseline_prefetch(const struct baseline *baseline, uint64_t hash);
 
 /* Return the entry with this id, owned by the table; NULL: absent. */
-const struct bare_entry *bare_find(const struct bare *bare, uint64_t hash,
+const struct baseline_entry *baseline_find(const struct baseline *baseline, uint64_t hash,
                                    const struct kvt__id *id);
 
 /* Insert an entry without a check for duplicates.  The table must have an empty entry. */
-void bare_insert(struct bare *bare, const struct kvt__name *name,
+void baseline_insert(struct baseline *baseline, const struct kvt__name *name,
                  const struct kvt__record *record);
 
 #endif

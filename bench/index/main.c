@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvtier-bench-index CASE DIR [--quick]: run a case of the index family and print the
- * result as one line of JSON.  Exit code: as kvtier, or BENCH_INSIDE_LEFT_OUT. */
+ * result as one line of JSON.  Exit code: as kvtier, or BENCH_HELPER_SKIPPED. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,9 +44,9 @@ main(int argc, char **argv)
                 int code = cases[i].run(&bench, &result);
                 code = code ? code : print_result(argv[1], &result);
                 bench_result_free(&result);
-                return code;
+                return code == BENCH_SKIPPED ? BENCH_HELPER_SKIPPED : code;
             }
     fprintf(stderr, "Usage: kvtier-bench-index CASE DIR [--quick]\n"
-            "kvtier-bench starts it.\n");
+            "kvtier-bench starts this program.\n");
     return CLI_USAGE;
 }

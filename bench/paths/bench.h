@@ -2,7 +2,7 @@
  *
  * Shared parts of the benchmark families of kvtier-bench: the list of cases, results, time
  * measurement, helper programs, an engine over a directory, chunks, and the baseline loop over
- * files ("bare": system calls without kvtier).
+ * files ("baseline": system calls without kvtier).
  *
  * Functions that return int return 0 or an exit code of cli.h (CLI_...) after a message on
  * standard error, unless their comment says otherwise.  All functions are called from one
@@ -32,14 +32,14 @@ struct bench_result {
     double value;
     const char *unit; /* string constant */
     double limit; /* value of the baseline, or a fixed limit, in `unit` */
-    double ratio; /* value compared with limit; 1: kvtier costs nothing */
+    double ratio; /* value / limit or limit / value, as --help says; 1: kvtier costs nothing */
     unsigned threads; /* threads that move data */
-    struct json_t *more; /* object of further figures and texts, owned; NULL: none */
+    struct json_t *details; /* object of further figures and texts, owned; NULL: none */
 };
 
 /* Run a case and fill in the result.  Return 0, an exit code after a message, or
- * BENCH_LEFT_OUT after a message: this machine cannot run the case. */
-#define BENCH_LEFT_OUT (-1)
+ * BENCH_SKIPPED after a message: this machine cannot run the case. */
+#define BENCH_SKIPPED (-1)
 int bench_file_write(const struct bench *bench, struct bench_result *out);
 int bench_file_read(const struct bench *bench, struct bench_result *out);
 int bench_file_read_threads(const struct bench *bench, struct bench_result *out);
@@ -77,17 +77,18 @@ int bench_index(const struct bench *bench, struct bench_result *out);
 
 /* ----------------------------------------------------------------- result.c */
 
-/* Add a figure or a text to result->more. */
-void bench_more(struct bench_result *result, const char *name, double value);
-void bench_more_text(struct bench_result *result, const char *name, const char *text);
+/* Add a figure or a text to result->details. */
+void bench_add_figure(struct bench_result *result, const char *name, double value);
+void bench_add_text(struct bench_result *result, const char *name, const char *text);
 
-/* Return a new reference to the JSON object with all fields of the result. */
+/* Return a new reference to the JSON object with all fields of the result; NULL: a figure is no
+ * finite number. */
 struct json_t *bench_result_json(const char *name, const struct bench_result *result);
 
 /* Fill in a result from an object of bench_result_json().  Takes the reference to `line`: the
- * object is freed or becomes out->more.  Return false if a field is missing or has an unknown
+ * object is freed or becomes out->details.  Return false if a field is missing or has an unknown
  * unit. */
-bool bench_result_take(struct json_t *line, struct bench_result *out);
+bool bench_result_from_json(struct json_t *line, struct bench_result *out);
 
 /* Free the fields of a result, not the struct. */
 void bench_result_free(struct bench_result *result);
@@ -142,11 +143,11 @@ struct bench_program {
 
 /* Write the path of `name` to `out`: relative to the directory of this executable, unless name
  * is absolute.  Return false if no readable file has the path; `out` is filled in even then. */
-bool bench_program_beside(const char *name, char *out, size_t size);
+bool bench_program_path(const char *name, char *out, size_t size);
 
 /* Write the path of a program that the build of the tests makes.  `name` is relative to the
- * tests' build directory.  Return as bench_program_beside(). */
-bool bench_program_find(const char *name, char *out, size_t size);
+ * tests' build directory.  Return as bench_program_path(). */
+bool bench_program_test_path(const char *name, char *out, size_t size);
 
 /* Start a program.  args[0] is the path, and the last element of args is NULL.  The kernel
  * sends SIGTERM to the program when the calling thread ends.  Return 0 or an errno; end the
@@ -155,18 +156,18 @@ int bench_program_start(struct bench_program *program, char **args);
 
 /* Read the next line of the program's output and parse the line.  Blocks.  Return a new
  * reference; NULL: the line is no JSON, or the program closed the output. */
-struct json_t *bench_program_hear(const struct bench_program *program);
+struct json_t *bench_program_read_json(const struct bench_program *program);
 
 /* Close the program's standard input, which asks the program to end. */
-void bench_program_no_more(struct bench_program *program);
+void bench_program_close_input(struct bench_program *program);
 
 /* Close the program's standard input and wait until the program ends.  Return the status of
  * waitpid(); 0 if no program was started. */
 int bench_program_end(struct bench_program *program);
 
-/* ------------------------------------------------------------------ inside.c */
+/* ---------------------------------------------------------------- helpers.c */
 
-#define BENCH_INSIDE_LEFT_OUT 77 /* exit code of a helper program for BENCH_LEFT_OUT */
+#define BENCH_HELPER_SKIPPED 77 /* exit code of a helper program for BENCH_SKIPPED */
 
 /* ----------------------------------------------------------------- engine.c */
 
@@ -195,13 +196,13 @@ int bench_engine_view(struct kvt_engine *engine, const struct cli_shape *shape,
 int bench_store_open(const char *dir, struct kvt_store **out);
 
 /* Open a store over the tiers of `settings`, as bench_engine_open() with dir NULL. */
-int bench_store_open_with(const char *const *settings, struct kvt_store **out);
+int bench_store_open_settings(const char *const *settings, struct kvt_store **out);
 
 /* Delete all chunks of a store. */
 int bench_store_clear(struct kvt_store *store);
 
 /* Count the files of a store and their stored bytes. */
-int bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes);
+int bench_store_count(struct kvt_store *store, size_t *n_files, uint64_t *bytes);
 
 /* The index directory of a storage that several hosts share.  The directory is below /var/tmp
  * and remains after the store or engine is closed. */
@@ -211,10 +212,10 @@ struct bench_index_dir {
 
 /* Find the index directory that this process has open.  Leaves *out as it is if none is open:
  * initialize with zeros. */
-void bench_find_index(struct bench_index_dir *out);
+void bench_index_dir_find(struct bench_index_dir *out);
 
-/* Delete the directory, if bench_find_index() found one. */
-void bench_remove_index(struct bench_index_dir *dir);
+/* Delete the directory, if bench_index_dir_find() found one. */
+void bench_index_dir_remove(struct bench_index_dir *dir);
 
 /* Fill in n pseudo-random token ids of prompt `number`. */
 void bench_tokens(int32_t *tokens, size_t n, uint64_t number);
@@ -230,7 +231,7 @@ struct bench_chunks {
     size_t n_rounds;    /* rounds of a measurement */
     size_t chunk_bytes; /* bytes of a chunk */
     size_t bytes;       /* bytes of all chunks */
-    unsigned char *kv;   /* paged KV of `bytes` bytes; NULL after bench_chunks_open_without() */
+    unsigned char *kv;   /* paged KV of `bytes` bytes; NULL after bench_chunks_open_no_kv() */
     unsigned char *copy; /* memory of `bytes` bytes for the baseline loop; NULL if kv is NULL */
     int32_t *tokens;
     int32_t *blocks;    /* block numbers of all chunks: 0, 1, 2 ... */
@@ -246,17 +247,17 @@ struct cli_shape bench_chunks_shape(bool quick);
 int bench_chunks_open(struct bench_chunks *b, bool quick, size_t n_chunks);
 
 /* Allocate chunks without kv and copy.  Call bench_chunks_close() even after an error. */
-int bench_chunks_open_without(struct bench_chunks *b, bool quick, size_t n_chunks);
+int bench_chunks_open_no_kv(struct bench_chunks *b, bool quick, size_t n_chunks);
 
 /* Free the chunks.  Close the engine that has a view of kv first. */
 void bench_chunks_close(struct bench_chunks *b);
 
 /* Write the setting of the pool's size: one and a half times the bytes of all chunks, because
  * stores leave part of the pool to loads, and 64 MiB for everything else. */
-void bench_chunks_pool(const struct bench_chunks *b, char out[64]);
+void bench_chunks_pool_setting(const struct bench_chunks *b, char out[64]);
 
 /* Switch to the next prompt, whose chunks were never stored. */
-int bench_chunks_prompt(struct bench_chunks *b, struct kvt_engine *engine);
+int bench_chunks_next_prompt(struct bench_chunks *b, struct kvt_engine *engine);
 
 /* Describe n chunks from chunk `first` on, with their blocks, for a store or a load.  The result
  * points into b. */
@@ -270,15 +271,15 @@ int bench_chunks_load(const struct bench_chunks *b, struct kvt_engine *engine,
 
 /* Fill in value, limit and ratio in GB/s from the costs of the rounds of kvtier and of the
  * baseline. */
-void bench_chunks_speeds(const struct bench_chunks *b, const struct bench_cost *ours,
-                         const struct bench_cost *bare, struct bench_result *out);
+void bench_chunks_fill_result(const struct bench_chunks *b, const struct bench_cost *ours,
+                         const struct bench_cost *baseline, struct bench_result *out);
 
-/* ------------------------------------------------------------------- bare.c */
+/* --------------------------------------------------------- baseline-files.c */
 
 /* The baseline loop over files: threads write and read files with system calls.  The loop uses
  * O_DIRECT if the file system supports O_DIRECT.  A write creates a file with a temporary name
  * and renames the file at the end. */
-struct bench_bare {
+struct bench_baseline {
     int dirfd;   /* directory of the files; -1: closed */
     bool direct; /* use O_DIRECT */
     unsigned n_threads;
@@ -288,38 +289,39 @@ struct bench_bare {
     unsigned char *buffers; /* file_bytes for each thread */
 };
 
-/* Create the directory and allocate the buffers.  Call bench_bare_close() even after an error. */
-int bench_bare_open(struct bench_bare *bare, const char *dir, unsigned n_threads,
+/* Create the directory and allocate the buffers.  Call bench_baseline_close() even after an
+ * error. */
+int bench_baseline_open(struct bench_baseline *baseline, const char *dir, unsigned n_threads,
                     size_t n_files, size_t file_bytes);
 
 /* Delete the files and free the buffers. */
-void bench_bare_close(struct bench_bare *bare);
+void bench_baseline_close(struct bench_baseline *baseline);
 
 /* Try several values of piece and depth, and set the fastest.  Before a tuning of reads,
- * bench_bare_write() must have written the files. */
-int bench_bare_tune(struct bench_bare *bare, bool write);
+ * bench_baseline_write() must have written the files. */
+int bench_baseline_tune(struct bench_baseline *baseline, bool write);
 
 /* Delete the files, then write all files and measure the writes. */
-int bench_bare_write(struct bench_bare *bare, struct bench_cost *out);
+int bench_baseline_write(struct bench_baseline *baseline, struct bench_cost *out);
 
 /* Read all files and measure the reads. */
-int bench_bare_read(struct bench_bare *bare, struct bench_cost *out);
+int bench_baseline_read(struct bench_baseline *baseline, struct bench_cost *out);
 
 /* Delete the files. */
-void bench_bare_clear(struct bench_bare *bare);
+void bench_baseline_clear(struct bench_baseline *baseline);
 
-/* ------------------------------------------------------------------ uring.c */
+/* --------------------------------------------------------- baseline-uring.c */
 
 /* An io_uring of one thread of the baseline loop. */
-struct bench_ring;
+struct bench_uring;
 
 /* Create a ring.  Return NULL if io_uring is unavailable.  The caller frees the ring; the free
  * function accepts NULL. */
-struct bench_ring *bench_ring_new(unsigned depth);
-void bench_ring_free(struct bench_ring *ring);
+struct bench_uring *bench_uring_new(unsigned depth);
+void bench_uring_free(struct bench_uring *ring);
 
-/* Write or read a whole file in I/Os of bare->piece bytes.  Return 0 or an errno. */
-int bench_ring_move(struct bench_ring *ring, const struct bench_bare *bare, int fd,
+/* Write or read a whole file in I/Os of baseline->piece bytes.  Return 0 or an errno. */
+int bench_uring_move(struct bench_uring *ring, const struct bench_baseline *baseline, int fd,
                     unsigned char *buffer, bool write);
 
 /* Make io_uring_setup() fail with ENOSYS in the calling thread and in the threads that the

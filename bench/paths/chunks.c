@@ -30,7 +30,7 @@ bench_chunks_shape(bool quick)
 }
 
 int
-bench_chunks_open_without(struct bench_chunks *b, bool quick, size_t n_chunks)
+bench_chunks_open_no_kv(struct bench_chunks *b, bool quick, size_t n_chunks)
 {
     size_t n_blocks = n_chunks * BENCH_CHUNK_BLOCKS;
 
@@ -56,7 +56,7 @@ bench_chunks_open_without(struct bench_chunks *b, bool quick, size_t n_chunks)
 int
 bench_chunks_open(struct bench_chunks *b, bool quick, size_t n_chunks)
 {
-    int code = bench_chunks_open_without(b, quick, n_chunks);
+    int code = bench_chunks_open_no_kv(b, quick, n_chunks);
 
     if (code)
         return code;
@@ -86,7 +86,7 @@ bench_chunks_close(struct bench_chunks *b)
 }
 
 void
-bench_chunks_pool(const struct bench_chunks *b, char out[64])
+bench_chunks_pool_setting(const struct bench_chunks *b, char out[64])
 {
     double bytes = 1.5 * (double)b->bytes + (double)(64 << 20);
 
@@ -94,7 +94,7 @@ bench_chunks_pool(const struct bench_chunks *b, char out[64])
 }
 
 int
-bench_chunks_prompt(struct bench_chunks *b, struct kvt_engine *engine)
+bench_chunks_next_prompt(struct bench_chunks *b, struct kvt_engine *engine)
 {
     size_t n = b->n * BENCH_CHUNK_TOKENS;
     struct kvt_seq *seq;
@@ -148,20 +148,20 @@ bench_chunks_load(const struct bench_chunks *b, struct kvt_engine *engine,
 }
 
 void
-bench_chunks_speeds(const struct bench_chunks *b, const struct bench_cost *ours,
-                    const struct bench_cost *bare, struct bench_result *out)
+bench_chunks_fill_result(const struct bench_chunks *b, const struct bench_cost *ours,
+                    const struct bench_cost *baseline, struct bench_result *out)
 {
     double value[BENCH_ROUNDS], limit[BENCH_ROUNDS], ratio[BENCH_ROUNDS];
 
     for (size_t i = 0; i < b->n_rounds; i++) {
         value[i] = (double)b->bytes * 1e-9 / ours[i].seconds;
-        limit[i] = (double)b->bytes * 1e-9 / bare[i].seconds;
-        ratio[i] = bare[i].seconds / ours[i].seconds;
+        limit[i] = (double)b->bytes * 1e-9 / baseline[i].seconds;
+        ratio[i] = baseline[i].seconds / ours[i].seconds;
     }
     out->value = bench_median(value, b->n_rounds);
     out->limit = bench_median(limit, b->n_rounds);
     out->ratio = bench_median(ratio, b->n_rounds);
     out->unit = "GB/s";
-    bench_more(out, "ratio_least", ratio[0]);
-    bench_more(out, "ratio_most", ratio[b->n_rounds - 1]);
+    bench_add_figure(out, "ratio_least", ratio[0]);
+    bench_add_figure(out, "ratio_most", ratio[b->n_rounds - 1]);
 }

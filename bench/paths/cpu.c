@@ -55,7 +55,7 @@ open_engine(struct rig *r, const char *tier, bool paged, struct kvt_engine **out
     char pool[64];
     const char *settings[] = { pool, tier, NULL };
 
-    bench_chunks_pool(&r->b, pool);
+    bench_chunks_pool_setting(&r->b, pool);
     int code = bench_engine_open(NULL, settings, KVT_ROLE_BOTH, &r->b.shape, out);
     if (code)
         return code;
@@ -89,7 +89,7 @@ store_chunks(struct rig *r, struct kvt_engine *engine, struct bench_cost *out,
              uint64_t *n_stored)
 {
     uint64_t before = cli_counter(engine, "store_chunks");
-    int err = 0, code = bench_chunks_prompt(&r->b, engine);
+    int err = 0, code = bench_chunks_next_prompt(&r->b, engine);
 
     if (code)
         return code;
@@ -151,11 +151,11 @@ resident_pages(void)
 
 /* Return true if the pool holds a whole prompt and has begun to evict. */
 static bool
-turns_over(const struct rig *r, const struct kvt_engine *engine)
+is_full(const struct rig *r, const struct kvt_engine *engine)
 {
-    uint64_t gone = cli_counter(engine, "evicted_chunks");
+    uint64_t n_evicted = cli_counter(engine, "evicted_chunks");
 
-    return gone && cli_counter(engine, "store_chunks") - gone >= r->b.n;
+    return n_evicted && cli_counter(engine, "store_chunks") - n_evicted >= r->b.n;
 }
 
 /* Fill the pool.  The engine populates the pool's memory in the background: wait until the
@@ -172,7 +172,7 @@ fill_pool(struct rig *r, struct kvt_engine *engine)
         before = now;
         usleep(300000);
     }
-    while (!code && !turns_over(r, engine))
+    while (!code && !is_full(r, engine))
         code = bench_interrupted() ? CLI_ENVIRONMENT
                                    : store_chunks(r, engine, &cost, &n_stored);
     return code;
@@ -232,23 +232,23 @@ step_memcpy(void *ctx, struct bench_cost *out)
  * wall-clock time. */
 static double
 cpu_ratio(const struct rig *r, const struct bench_cost *ours,
-          const struct bench_cost *bare)
+          const struct bench_cost *baseline)
 {
     double ratio[BENCH_ROUNDS];
 
     for (size_t i = 0; i < r->b.n_rounds; i++)
-        ratio[i] = ours[i].cpu > 0 ? bare[i].cpu / ours[i].cpu : 0;
+        ratio[i] = ours[i].cpu > 0 ? baseline[i].cpu / ours[i].cpu : 0;
     return bench_median(ratio, r->b.n_rounds);
 }
 
 static void
-tell(const struct rig *r, const struct bench_cost *ours, const struct bench_cost *bare,
+fill_result(const struct rig *r, const struct bench_cost *ours, const struct bench_cost *baseline,
      struct bench_result *out)
 {
-    bench_chunks_speeds(&r->b, ours, bare, out);
+    bench_chunks_fill_result(&r->b, ours, baseline, out);
     out->threads = r->n_threads;
-    bench_more(out, "cpu_ratio", cpu_ratio(r, ours, bare));
-    bench_more(out, "bytes", (double)r->b.bytes);
+    bench_add_figure(out, "cpu_ratio", cpu_ratio(r, ours, baseline));
+    bench_add_figure(out, "bytes", (double)r->b.bytes);
 }
 
 static int
@@ -271,13 +271,14 @@ run_store(const struct bench *bench, const char *name, bool paged,
     if (!code)
         code = bench_alternate(name, r.b.n_rounds, steps, 3, &r, costs);
     if (!code) {
-        const struct bench_cost *bare = costs + r.b.n_rounds;
+        const struct bench_cost *baseline = costs + r.b.n_rounds;
 
-        tell(&r, costs, bare, out);
-        bench_chunks_speeds(&r.b, bare + r.b.n_rounds, bare, &checksum);
-        bench_more(out, "checksum_gb_per_s", checksum.value);
-        bench_more(out, "checksum_ratio", checksum.ratio);
-        bench_more(out, "checksum_cpu_ratio", cpu_ratio(&r, bare + r.b.n_rounds, bare));
+        fill_result(&r, costs, baseline, out);
+        bench_chunks_fill_result(&r.b, baseline + r.b.n_rounds, baseline, &checksum);
+        bench_add_figure(out, "checksum_gb_per_s", checksum.value);
+        bench_add_figure(out, "checksum_ratio", checksum.ratio);
+        bench_add_figure(out, "checksum_cpu_ratio",
+                         cpu_ratio(&r, baseline + r.b.n_rounds, baseline));
         bench_result_free(&checksum);
     }
     rig_close(&r);
@@ -298,7 +299,7 @@ run_retrieve(const struct bench *bench, const char *name, bool paged,
     if (!code)
         code = bench_alternate(name, r.b.n_rounds, steps, 2, &r, costs);
     if (!code)
-        tell(&r, costs, costs + r.b.n_rounds, out);
+        fill_result(&r, costs, costs + r.b.n_rounds, out);
     rig_close(&r);
     return code;
 }

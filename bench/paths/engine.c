@@ -113,7 +113,7 @@ bench_store_open(const char *dir, struct kvt_store **out)
 }
 
 int
-bench_store_open_with(const char *const *settings, struct kvt_store **out)
+bench_store_open_settings(const char *const *settings, struct kvt_store **out)
 {
     return open_store(NULL, settings, out);
 }
@@ -179,7 +179,7 @@ add_file(void *ctx, const struct kvt_listed *listed)
 }
 
 int
-bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes)
+bench_store_count(struct kvt_store *store, size_t *n_files, uint64_t *bytes)
 {
     struct sum sum = { 0 };
     int err = kvt_store_list(store, "", add_file, &sum);
@@ -191,7 +191,7 @@ bench_store_bytes(struct kvt_store *store, size_t *n_files, uint64_t *bytes)
 
 /* Search the open descriptors: the index keeps a descriptor of the directory. */
 void
-bench_find_index(struct bench_index_dir *out)
+bench_index_dir_find(struct bench_index_dir *out)
 {
     DIR *fds = opendir("/proc/self/fd");
     struct dirent *entry;
@@ -209,7 +209,7 @@ bench_find_index(struct bench_index_dir *out)
 }
 
 void
-bench_remove_index(struct bench_index_dir *dir)
+bench_index_dir_remove(struct bench_index_dir *dir)
 {
     if (*dir->path)
         bench_remove_tree(dir->path);

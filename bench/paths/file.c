@@ -12,54 +12,54 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "through.h"
+#include "storage.h"
 #include "cli.h"
 
 #define N_THREADS 4 /* default of disk_io_threads */
 
 struct rig {
-    struct bench_through t;
-    struct bench_bare bare;
+    struct bench_storage t;
+    struct bench_baseline baseline;
 };
 
 static int
-tune(void *bare, bool write)
+tune(void *baseline, bool write)
 {
-    return bench_bare_tune(bare, write);
+    return bench_baseline_tune(baseline, write);
 }
 
 static int
-bare_write(void *bare, struct bench_cost *out)
+baseline_write(void *baseline, struct bench_cost *out)
 {
-    return bench_bare_write(bare, out);
+    return bench_baseline_write(baseline, out);
 }
 
 static int
-bare_read(void *bare, struct bench_cost *out)
+baseline_read(void *baseline, struct bench_cost *out)
 {
-    return bench_bare_read(bare, out);
+    return bench_baseline_read(baseline, out);
 }
 
 static void
 rig_close(struct rig *r)
 {
-    bench_bare_close(&r->bare);
-    bench_through_close(&r->t);
+    bench_baseline_close(&r->baseline);
+    bench_storage_close(&r->t);
 }
 
 static int
 rig_open(struct rig *r, const struct bench *bench, bool gds)
 {
-    char storage[4096 + 32], bare_dir[4096];
+    char storage[4096 + 32], baseline_dir[4096];
     const char *const settings[] = { storage, NULL };
 
-    *r = (struct rig){ .bare.dirfd = -1 };
+    *r = (struct rig){ .baseline.dirfd = -1 };
     snprintf(storage, sizeof storage, "%s%s/kv", gds ? "gds_path=" : "remote_url=fs://",
              bench->dir);
-    snprintf(bare_dir, sizeof bare_dir, "%s/bare", bench->dir);
-    int code = bench_through_open(&r->t, NULL, settings, bench->quick,
+    snprintf(baseline_dir, sizeof baseline_dir, "%s/baseline", bench->dir);
+    int code = bench_storage_open(&r->t, NULL, settings, bench->quick,
                                   bench->quick ? 2 : 8);
-    return code ? code : bench_bare_open(&r->bare, bare_dir, N_THREADS, r->t.b.n,
+    return code ? code : bench_baseline_open(&r->baseline, baseline_dir, N_THREADS, r->t.b.n,
                                          r->t.b.chunk_bytes);
 }
 
@@ -73,16 +73,16 @@ run(const struct bench *bench, const char *name, bool write, bool cpu,
     int code = rig_open(&r, bench, !strncmp(name, "gds.", 4));
 
     r.t.scatters = !strcmp(name, "file.retrieve");
-    r.t.bare = (struct bench_loop){ &r.bare, tune, bare_write, bare_read };
+    r.t.baseline = (struct bench_loop){ &r.baseline, tune, baseline_write, baseline_read };
     if (!code)
-        code = bench_through_prepare(&r.t, write);
+        code = bench_storage_prepare(&r.t, write);
     if (!code)
-        code = bench_through_measure(&r.t, name, write, cpu, out);
+        code = bench_storage_measure(&r.t, name, write, cpu, out);
     if (!code) {
         out->threads = N_THREADS;
-        bench_more(out, "bare_piece_bytes", (double)r.bare.piece);
-        bench_more(out, "bare_depth", r.bare.depth);
-        bench_more(out, "direct", r.bare.direct);
+        bench_add_figure(out, "baseline_piece_bytes", (double)r.baseline.piece);
+        bench_add_figure(out, "baseline_depth", r.baseline.depth);
+        bench_add_figure(out, "direct", r.baseline.direct);
     }
     rig_close(&r);
     return code;

@@ -15,7 +15,7 @@
 #define LEAST_IOV 104857600u
 
 struct rig {
-    struct bench_mount mount;
+    struct bench_hf3fs_mount mount;
     struct kvt_store *store;
     struct bench_index_dir index;
     size_t n;
@@ -39,7 +39,7 @@ check(const struct kvt_op *op)
     if (!op->status && (op->kind == KVT_OP_PUT || op->found_bytes == CHUNK_BYTES))
         return 0;
     fprintf(stderr, "kvtier-bench: %s: %s\n", op->key,
-            *op->why ? op->why : "another length was found");
+            *op->why ? op->why : "the stored length differs");
     return CLI_ENVIRONMENT;
 }
 
@@ -113,17 +113,17 @@ step_one_by_one(void *ctx, struct bench_cost *out)
 static int
 rig_open(struct rig *r, const struct bench *bench)
 {
-    const struct bench_mount_params params = { .delay_us = DELAY_US,
+    const struct bench_hf3fs_mount_params params = { .delay_us = DELAY_US,
                                                .shm_bytes = LEAST_IOV };
-    struct bench_mount_settings settings;
+    struct bench_hf3fs_settings settings;
 
     r->n = bench->quick ? 100 : 10000;
-    int code = bench_mount_open(bench, &params, &r->mount);
+    int code = bench_hf3fs_mount_open(bench, &params, &r->mount);
     if (code)
         return code;
-    bench_mount_settings(&r->mount, LEAST_IOV, &settings);
-    code = bench_store_open_with(settings.list, &r->store);
-    bench_find_index(&r->index);
+    bench_hf3fs_settings(&r->mount, LEAST_IOV, &settings);
+    code = bench_store_open_settings(settings.list, &r->store);
+    bench_index_dir_find(&r->index);
     return code ? code : run_batched(r, KVT_OP_PUT);
 }
 
@@ -131,8 +131,8 @@ static void
 rig_close(struct rig *r)
 {
     kvt_store_close(r->store);
-    bench_mount_close(&r->mount);
-    bench_remove_index(&r->index);
+    bench_hf3fs_mount_close(&r->mount);
+    bench_index_dir_remove(&r->index);
     free(r);
 }
 
@@ -152,11 +152,11 @@ figures(const struct rig *r, const struct bench_cost *costs, size_t n,
     out->ratio = bench_median(ratio, n);
     out->unit = "s";
     out->threads = 1;
-    bench_more(out, "checks", (double)r->n);
-    bench_more(out, "in_flight", IN_FLIGHT);
-    bench_more(out, "delay_us", DELAY_US);
-    bench_more(out, "ratio_least", ratio[0]);
-    bench_more(out, "ratio_most", ratio[n - 1]);
+    bench_add_figure(out, "checks", (double)r->n);
+    bench_add_figure(out, "in_flight", IN_FLIGHT);
+    bench_add_figure(out, "delay_us", DELAY_US);
+    bench_add_figure(out, "ratio_least", ratio[0]);
+    bench_add_figure(out, "ratio_most", ratio[n - 1]);
 }
 
 int

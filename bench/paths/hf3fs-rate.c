@@ -18,14 +18,14 @@
 #include <unistd.h>
 
 #include "hf3fs.h"
-#include "through.h"
+#include "storage.h"
 #include "cli.h"
 
 #define RATE 104857600u
 #define IOV_BYTES 209715200u /* default of hf3fs_iov_size */
 #define N_THREADS 4          /* LMCache's default */
 #define ENTRIES 256
-#define AROUND 8192 /* maximum bytes of a file beyond the chunk's bytes */
+#define MAX_OVERHEAD 8192 /* maximum bytes of a file beyond the chunk's bytes */
 
 struct rig;
 
@@ -37,8 +37,8 @@ struct worker {
 };
 
 struct rig {
-    struct bench_mount mount;
-    struct bench_through t;
+    struct bench_hf3fs_mount mount;
+    struct bench_storage t;
     int dirfd;
     char (*files)[256]; /* names of the files that kvtier stored */
     struct bench_index_dir index;
@@ -56,7 +56,7 @@ static int
 read_file(struct worker *w, int fd, unsigned char *to)
 {
     const struct kvt__usrbio_api *api = w->rig->mount.api;
-    struct kvt__hf3fs_cqe answer;
+    struct kvt__hf3fs_cqe cqe;
     struct stat st;
 
     if (fstat(fd, &st))
@@ -69,18 +69,18 @@ read_file(struct worker *w, int fd, unsigned char *to)
     if (n >= 0)
         n = api->submit_ios(&w->ring);
     if (n >= 0)
-        n = bench_library_wait(api, &w->ring, &answer, 1);
+        n = bench_hf3fs_wait(api, &w->ring, &cqe, 1);
     if (n < 0)
         return -n;
-    if (answer.result != (int64_t)bytes)
-        return answer.result < 0 ? (int)-answer.result : EIO;
+    if (cqe.result != (int64_t)bytes)
+        return cqe.result < 0 ? (int)-cqe.result : EIO;
     memcpy(to, w->iov.base, w->rig->t.b.chunk_bytes);
     return 0;
 }
 
 /* Open and read file i.  Return 0 or an errno. */
 static int
-get(struct worker *w, size_t i)
+load_file(struct worker *w, size_t i)
 {
     struct rig *r = w->rig;
     int fd = openat(r->dirfd, r->files[i], O_RDONLY | O_CLOEXEC);
@@ -103,7 +103,7 @@ worker_main(void *arg)
     size_t i;
 
     while ((i = atomic_fetch_add(&w->rig->next, 1)) < w->rig->t.b.n) {
-        int err = get(w, i);
+        int err = load_file(w, i);
         if (err)
             atomic_store(&w->rig->err, err);
     }
@@ -144,7 +144,7 @@ open_workers(struct rig *r)
         struct worker *w = &r->workers[i];
 
         w->rig = r;
-        code = bench_library_memory(&r->mount, r->t.b.chunk_bytes + AROUND, &w->iov);
+        code = bench_hf3fs_memory(&r->mount, r->t.b.chunk_bytes + MAX_OVERHEAD, &w->iov);
         if (!code && r->mount.api->iorcreate4(&w->ring, r->mount.point, ENTRIES, true, 0, 0,
                                               -1, 0)) {
             fprintf(stderr, "kvtier-bench: LMCache's pattern: make a ring\n");
@@ -160,12 +160,12 @@ static int
 step_load(void *ctx, struct bench_cost *out)
 {
     struct rig *r = ctx;
-    int code = bench_mount_reset(&r->mount);
+    int code = bench_hf3fs_reset_stats(&r->mount);
     size_t i = r->n_counted++ % (BENCH_ROUNDS + 1);
 
     if (!code)
-        code = bench_through_load(&r->t, out);
-    return code ? code : bench_mount_counts(&r->mount, &r->in_flight[i],
+        code = bench_storage_load(&r->t, out);
+    return code ? code : bench_hf3fs_read_stats(&r->mount, &r->in_flight[i],
                                             &r->bytes_in_flight[i]);
 }
 
@@ -198,21 +198,21 @@ static int
 rig_open(struct rig *r, const struct bench *bench)
 {
     size_t n = bench->quick ? 2 : 32, chunk_bytes = (size_t)(bench->quick ? 1 : 32) << 20;
-    const struct bench_mount_params params = {
-        .rate = RATE, .shm_bytes = IOV_BYTES + N_THREADS * (chunk_bytes + AROUND) };
-    struct bench_mount_settings settings;
+    const struct bench_hf3fs_mount_params params = {
+        .rate = RATE, .shm_bytes = IOV_BYTES + N_THREADS * (chunk_bytes + MAX_OVERHEAD) };
+    struct bench_hf3fs_settings settings;
 
     *r = (struct rig){ .dirfd = -1 };
-    int code = bench_mount_open(bench, &params, &r->mount);
+    int code = bench_hf3fs_mount_open(bench, &params, &r->mount);
     if (code)
         return code;
-    bench_mount_settings(&r->mount, IOV_BYTES, &settings);
-    code = bench_through_open(&r->t, NULL, settings.list, bench->quick, n);
-    bench_find_index(&r->index);
+    bench_hf3fs_settings(&r->mount, IOV_BYTES, &settings);
+    code = bench_storage_open(&r->t, NULL, settings.list, bench->quick, n);
+    bench_index_dir_find(&r->index);
     if (!code)
         code = open_workers(r);
     if (!code)
-        code = bench_through_wait(&r->t);
+        code = bench_storage_fill(&r->t);
     return code ? code : find_files(r);
 }
 
@@ -228,9 +228,9 @@ rig_close(struct rig *r)
     if (r->dirfd >= 0)
         close(r->dirfd);
     free(r->files);
-    bench_through_close(&r->t);
-    bench_mount_close(&r->mount);
-    bench_remove_index(&r->index);
+    bench_storage_close(&r->t);
+    bench_hf3fs_mount_close(&r->mount);
+    bench_index_dir_remove(&r->index);
 }
 
 static void
@@ -239,18 +239,18 @@ figures(struct rig *r, const struct bench_cost *costs, struct bench_result *out)
     size_t n = r->t.b.n_rounds;
     double used[BENCH_ROUNDS], cpu[BENCH_ROUNDS];
 
-    bench_chunks_speeds(&r->t.b, costs, costs + n, out);
+    bench_chunks_fill_result(&r->t.b, costs, costs + n, out);
     for (size_t i = 0; i < n; i++) {
         used[i] = r->bytes_in_flight[i + 1] / IOV_BYTES; /* the first load is a warm-up */
         cpu[i] = costs[i].cpu / ((double)r->t.b.bytes * 1e-9);
     }
     out->threads = N_THREADS;
-    bench_more(out, "chunks", (double)r->t.b.n);
-    bench_more(out, "rate", RATE);
-    bench_more(out, "iov_bytes", IOV_BYTES);
-    bench_more(out, "mean_in_flight", bench_median(r->in_flight + 1, n));
-    bench_more(out, "iov_used", bench_median(used, n));
-    bench_more(out, "cpu_s_per_gb", bench_median(cpu, n));
+    bench_add_figure(out, "chunks", (double)r->t.b.n);
+    bench_add_figure(out, "rate", RATE);
+    bench_add_figure(out, "iov_bytes", IOV_BYTES);
+    bench_add_figure(out, "mean_in_flight", bench_median(r->in_flight + 1, n));
+    bench_add_figure(out, "iov_used", bench_median(used, n));
+    bench_add_figure(out, "cpu_s_per_gb", bench_median(cpu, n));
 }
 
 int

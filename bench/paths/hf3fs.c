@@ -10,15 +10,15 @@
 #include <string.h>
 
 #include "hf3fs.h"
-#include "through.h"
+#include "storage.h"
 #include "cli.h"
 
 #define LEAST_IOV 104857600u /* minimum of hf3fs_iov_size */
 
 struct rig {
-    struct bench_mount mount;
-    struct bench_through t;
-    struct bench_rings bare;
+    struct bench_hf3fs_mount mount;
+    struct bench_storage t;
+    struct bench_rings baseline;
     struct bench_index_dir index;
 };
 
@@ -38,28 +38,28 @@ static int
 rig_open(struct rig *r, const struct bench *bench)
 {
     size_t n = bench->quick ? 2 : 8, bytes = n << (bench->quick ? 20 : 25);
-    const struct bench_mount_params params = {
+    const struct bench_hf3fs_mount_params params = {
         .split = true, .shm_bytes = iov_bytes(bytes) + bytes };
-    struct bench_mount_settings settings;
+    struct bench_hf3fs_settings settings;
 
-    *r = (struct rig){ .bare.dirfd = -1 };
-    int code = bench_mount_open(bench, &params, &r->mount);
+    *r = (struct rig){ .baseline.dirfd = -1 };
+    int code = bench_hf3fs_mount_open(bench, &params, &r->mount);
     if (code)
         return code;
-    bench_mount_settings(&r->mount, iov_bytes(bytes), &settings);
-    code = bench_through_open(&r->t, NULL, settings.list, bench->quick, n);
-    bench_find_index(&r->index);
-    return code ? code : bench_rings_open(&r->bare, &r->mount, r->t.b.n,
+    bench_hf3fs_settings(&r->mount, iov_bytes(bytes), &settings);
+    code = bench_storage_open(&r->t, NULL, settings.list, bench->quick, n);
+    bench_index_dir_find(&r->index);
+    return code ? code : bench_rings_open(&r->baseline, &r->mount, r->t.b.n,
                                           r->t.b.chunk_bytes);
 }
 
 static void
 rig_close(struct rig *r)
 {
-    bench_rings_close(&r->bare);
-    bench_through_close(&r->t);
-    bench_mount_close(&r->mount);
-    bench_remove_index(&r->index);
+    bench_rings_close(&r->baseline);
+    bench_storage_close(&r->t);
+    bench_hf3fs_mount_close(&r->mount);
+    bench_index_dir_remove(&r->index);
 }
 
 /* ------------------------------------------------------------------------ cases */
@@ -71,13 +71,13 @@ tune(void *rings, bool write)
 }
 
 static int
-bare_write(void *rings, struct bench_cost *out)
+baseline_write(void *rings, struct bench_cost *out)
 {
     return bench_rings_write(rings, out);
 }
 
 static int
-bare_read(void *rings, struct bench_cost *out)
+baseline_read(void *rings, struct bench_cost *out)
 {
     return bench_rings_read(rings, out);
 }
@@ -86,13 +86,13 @@ static void
 describe(const struct rig *r, uint64_t moved, uint64_t copied, struct bench_result *out)
 {
     out->threads = 1;
-    bench_more(out, "bare_piece_bytes", (double)r->bare.piece);
-    bench_more(out, "bare_job_ios", -r->bare.depth);
-    bench_more(out, "split", r->mount.split);
+    bench_add_figure(out, "baseline_piece_bytes", (double)r->baseline.piece);
+    bench_add_figure(out, "baseline_job_ios", -r->baseline.depth);
+    bench_add_figure(out, "split", r->mount.split);
     moved = cli_counter(r->t.engine, "hf3fs_bytes") - moved;
     copied = cli_counter(r->t.engine, "hf3fs_copied_bytes") - copied;
     if (moved)
-        bench_more(out, "copies_per_byte", (double)copied / (double)moved);
+        bench_add_figure(out, "copies_per_byte", (double)copied / (double)moved);
 }
 
 static int
@@ -103,13 +103,13 @@ run(const struct bench *bench, const char *name, bool write, bool cpu,
     struct rig r;
     int code = rig_open(&r, bench);
 
-    r.t.bare = (struct bench_loop){ &r.bare, tune, bare_write, bare_read };
+    r.t.baseline = (struct bench_loop){ &r.baseline, tune, baseline_write, baseline_read };
     if (!code)
-        code = bench_through_prepare(&r.t, write);
+        code = bench_storage_prepare(&r.t, write);
     if (!code) {
         moved = cli_counter(r.t.engine, "hf3fs_bytes");
         copied = cli_counter(r.t.engine, "hf3fs_copied_bytes");
-        code = bench_through_measure(&r.t, name, write, cpu, out);
+        code = bench_storage_measure(&r.t, name, write, cpu, out);
     }
     if (!code)
         describe(&r, moved, copied, out);

@@ -12,10 +12,10 @@
 #include "bench.h"
 #include "usrbio/abi.h"
 
-/* ----------------------------------------------------------------- mount.c */
+/* ------------------------------------------------------------ hf3fs-mount.c */
 
 /* A directory on a mount of 3FS. */
-struct bench_mount {
+struct bench_hf3fs_mount {
     const struct kvt__usrbio_api *api; /* functions of the library */
     struct bench_program daemon; /* pid 0: the mount existed before the case */
     char point[KVT__HF3FS_MAX_MOUNT]; /* the mount point */
@@ -24,7 +24,7 @@ struct bench_mount {
     struct bench_cores *cores; /* CPU affinity of the thread before the split */
 };
 
-struct bench_mount_params {
+struct bench_hf3fs_mount_params {
     bool split;         /* run the daemon on half of the cores, this process on the other half */
     uint64_t shm_bytes; /* bytes of /dev/shm that the case allocates */
     uint64_t rate;      /* bytes a second of each I/O; 0: no limit */
@@ -33,56 +33,56 @@ struct bench_mount_params {
 
 /* Start the daemon, or use the mount that contains the case's directory.  The split restricts
  * the calling thread, and the threads that the calling thread starts later.  Without two cores
- * nothing is split.  Return 0, BENCH_LEFT_OUT or an exit code, after a message.  Call
- * bench_mount_close() even after an error. */
-int bench_mount_open(const struct bench *bench, const struct bench_mount_params *params,
-                     struct bench_mount *out);
+ * nothing is split.  Return 0, BENCH_SKIPPED or an exit code, after a message.  Call
+ * bench_hf3fs_mount_close() even after an error. */
+int bench_hf3fs_mount_open(const struct bench *bench, const struct bench_hf3fs_mount_params *params,
+                     struct bench_hf3fs_mount *out);
 
 /* End the daemon, unmount, and restore the thread's CPU affinity.  Close engines and stores over
  * the mount first. */
-void bench_mount_close(struct bench_mount *mount);
+void bench_hf3fs_mount_close(struct bench_hf3fs_mount *mount);
 
 /* Settings of a store or engine over the mount; `list` points into the struct. */
-struct bench_mount_settings {
+struct bench_hf3fs_settings {
     char path[4200], iov[64];
     const char *list[4]; /* for bench_engine_open(); ends with NULL */
 };
 
 /* Fill in the settings; iov_bytes is the value of hf3fs_iov_size. */
-void bench_mount_settings(const struct bench_mount *mount, uint64_t iov_bytes,
-                          struct bench_mount_settings *out);
+void bench_hf3fs_settings(const struct bench_hf3fs_mount *mount, uint64_t iov_bytes,
+                          struct bench_hf3fs_settings *out);
 
 /* Reset the counters of the daemon.  Only for a mount with a daemon that the case started. */
-int bench_mount_reset(const struct bench_mount *mount);
+int bench_hf3fs_reset_stats(const struct bench_hf3fs_mount *mount);
 
 /* Read the daemon's means over time since the last reset: I/Os in flight and their bytes. */
-int bench_mount_counts(const struct bench_mount *mount, double *mean_in_flight,
+int bench_hf3fs_read_stats(const struct bench_hf3fs_mount *mount, double *mean_in_flight,
                        double *mean_bytes_in_flight);
 
-/* --------------------------------------------------------------- library.c */
+/* ---------------------------------------------------------- hf3fs-library.c */
 
 /* Load libhf3fs_api_shared.so once and look up the functions.  *out is static.  The library is
- * never unloaded.  Return 0, or BENCH_LEFT_OUT after a message. */
-int bench_library_open(const struct kvt__usrbio_api **out);
+ * never unloaded.  Return 0, or BENCH_SKIPPED after a message. */
+int bench_hf3fs_library(const struct kvt__usrbio_api **out);
 
 /* Allocate memory that the daemon and this process share, and populate the pages.  The case
- * must have counted the bytes in bench_mount_params.shm_bytes.  The caller frees the memory with
- * api->iovdestroy(). */
-int bench_library_memory(const struct bench_mount *mount, size_t bytes,
+ * must have counted the bytes in bench_hf3fs_mount_params.shm_bytes.  The
+ * caller frees the memory with api->iovdestroy(). */
+int bench_hf3fs_memory(const struct bench_hf3fs_mount *mount, size_t bytes,
                          struct kvt__hf3fs_iov *out);
 
 /* Wait for completions of a ring.  Return their number, 1 to n, or a negative errno; -ETIMEDOUT:
  * no completion in ten seconds. */
-int bench_library_wait(const struct kvt__usrbio_api *api, const struct kvt__hf3fs_ior *ring,
-                       struct kvt__hf3fs_cqe *answers, int n);
+int bench_hf3fs_wait(const struct kvt__usrbio_api *api, const struct kvt__hf3fs_ior *ring,
+                       struct kvt__hf3fs_cqe *cqes, int n);
 
-/* ----------------------------------------------------------------- rings.c */
+/* --------------------------------------------------------- baseline-hf3fs.c */
 
 /* The baseline loop over 3FS: one thread writes and reads files through one ring, and keeps all
  * I/Os of all files in flight.  A write creates a file with a temporary name, closes the file and
  * renames the file. */
 struct bench_rings {
-    const struct bench_mount *mount;
+    const struct bench_hf3fs_mount *mount;
     int dirfd; /* directory of the files; -1: closed */
     size_t n_files, file_bytes;
     size_t piece; /* bytes of an I/O */
@@ -94,7 +94,7 @@ struct bench_rings {
 
 /* Create the directory, and allocate the shared memory.  Call bench_rings_close() even after an
  * error. */
-int bench_rings_open(struct bench_rings *r, const struct bench_mount *mount,
+int bench_rings_open(struct bench_rings *r, const struct bench_hf3fs_mount *mount,
                      size_t n_files, size_t file_bytes);
 
 /* Close and delete the files, and free the ring and the shared memory. */

@@ -34,11 +34,13 @@ struct prompt {
 };
 
 /* Result of a child process, sent over a pipe. */
-struct found {
+struct lookup_result {
     int code; /* exit code; the other fields are the scheduler's */
     uint64_t hit_tokens;
-    double first, median, hashing, cpu; /* seconds: first lookup; medians of the lookups, of
-                                         * hashing alone, of the lookups' CPU time */
+    double first;   /* seconds of the first lookup */
+    double median;  /* median seconds of a lookup, with hashing */
+    double hashing; /* median seconds of hashing */
+    double cpu;     /* median CPU seconds of a lookup */
 };
 
 static int
@@ -66,7 +68,7 @@ store_chunks(struct kvt_engine *engine, const struct prompt *p)
         err = kvt_seq_new(engine, p->tokens, p->n_tokens, NULL, &seq);
     if (!err)
         err = kvt_seq_chunks(seq, 0, p->n_chunks, chunks);
-    for (size_t at = 0; !err && at < p->n_chunks; at += STEP_CHUNKS) {
+    for (size_t at = 0; !err && !bench_interrupted() && at < p->n_chunks; at += STEP_CHUNKS) {
         size_t left = p->n_chunks - at, n = left < STEP_CHUNKS ? left : STEP_CHUNKS;
         struct kvt_group_io io = { .n_chunks = (uint32_t)n, .chunks = chunks + at,
                                    .blocks = blocks,
@@ -125,75 +127,79 @@ look_up(struct kvt_engine *engine, const struct prompt *p, struct bench_cost *al
 }
 
 static void
-run_scheduler(const struct prompt *p, struct found *found)
+run_scheduler(const struct prompt *p, struct lookup_result *result)
 {
     const char *settings[] = { p->hash, NULL };
     double all[N_ROUNDS], cpu[N_ROUNDS], hashing[N_ROUNDS];
     struct bench_cost cost;
     struct kvt_engine *engine;
 
-    found->code = bench_engine_open(p->dir, settings, KVT_ROLE_SCHEDULER, &shape,
+    result->code = bench_engine_open(p->dir, settings, KVT_ROLE_SCHEDULER, &shape,
                                     &engine);
-    if (found->code)
+    if (result->code)
         return;
-    found->code = look_up(engine, p, &cost, &hashing[0], &found->hit_tokens);
-    found->first = cost.seconds;
-    for (size_t i = 0; !found->code && i < p->n_rounds; i++) {
-        found->code = look_up(engine, p, &cost, &hashing[i], &found->hit_tokens);
+    result->code = look_up(engine, p, &cost, &hashing[0], &result->hit_tokens);
+    result->first = cost.seconds;
+    for (size_t i = 0; !result->code && !bench_interrupted() && i < p->n_rounds; i++) {
+        result->code = look_up(engine, p, &cost, &hashing[i], &result->hit_tokens);
         all[i] = cost.seconds;
         cpu[i] = cost.cpu;
     }
     kvt_engine_close(engine);
-    if (found->code)
+    if (!result->code && bench_interrupted())
+        result->code = CLI_ENVIRONMENT;
+    if (result->code)
         return;
-    found->median = bench_median(all, p->n_rounds);
-    found->hashing = bench_median(hashing, p->n_rounds);
-    found->cpu = bench_median(cpu, p->n_rounds);
+    result->median = bench_median(all, p->n_rounds);
+    result->hashing = bench_median(hashing, p->n_rounds);
+    result->cpu = bench_median(cpu, p->n_rounds);
 }
 
 /* ------------------------------------------------------------- two processes */
 
 struct child {
     pid_t pid;
-    int told; /* pipe from which the parent reads the child's struct found */
-    int stay; /* pipe whose end of file tells the child to exit */
+    int result_fd; /* pipe from which the parent reads the child's struct lookup_result */
+    int exit_fd; /* pipe whose end of file makes the child exit */
 };
 
-/* Fork.  In the child, child->pid is 0 and *tell and *stay are the child's ends of the pipes.
- * Return 0 or a negative errno. */
+/* Fork.  In the child, child->pid is 0, and *result_fd and *exit_fd are the child's ends of the
+ * pipes.  Return 0 or a negative errno. */
 static int
-start_child(struct child *child, int *tell, int *stay)
+start_child(struct child *child, int *result_fd, int *exit_fd)
 {
-    int told[2], stays[2];
+    int results[2], exits[2];
 
-    if (pipe(told) < 0)
+    if (pipe(results) < 0)
         return -errno;
-    if (pipe(stays) < 0) {
-        close(told[0]);
-        close(told[1]);
+    if (pipe(exits) < 0) {
+        close(results[0]);
+        close(results[1]);
         return -errno;
     }
     fflush(NULL);
     child->pid = fork();
     if (!child->pid) {
-        close(told[0]);
-        close(stays[1]);
-        *tell = told[1];
-        *stay = stays[0];
+        close(results[0]);
+        close(exits[1]);
+        *result_fd = results[1];
+        *exit_fd = exits[0];
         return 0;
     }
-    close(told[1]);
-    close(stays[0]);
-    child->told = told[0];
-    child->stay = stays[1];
+    close(results[1]);
+    close(exits[0]);
+    child->result_fd = results[0];
+    child->exit_fd = exits[1];
     return child->pid < 0 ? -errno : 0;
 }
 
 static void
 end_child(struct child *child)
 {
-    close(child->stay);
-    close(child->told);
+    close(child->exit_fd);
+    close(child->result_fd);
+    if (bench_interrupted())
+        kill(child->pid, SIGTERM); /* the child may still store or look up */
     while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR)
         continue;
 }
@@ -201,47 +207,50 @@ end_child(struct child *child)
 /* Run the worker or the scheduler in a child process and wait for the result.  The child lives
  * until end_child().  Return 0 or an exit code. */
 static int
-in_child(const struct prompt *p, bool worker, struct child *child, struct found *found)
+run_child(const struct prompt *p, bool worker, struct child *child, struct lookup_result *result)
 {
-    int tell = -1, stay = -1;
-    int err = start_child(child, &tell, &stay);
+    int result_fd = -1, exit_fd = -1;
+    int err = start_child(child, &result_fd, &exit_fd);
     char byte;
 
     if (!err && !child->pid) {
-        struct found mine = { 0 };
+        struct lookup_result mine = { 0 };
 
         if (worker)
             mine.code = run_worker(p);
         else
             run_scheduler(p, &mine);
-        if (write(tell, &mine, sizeof mine) == sizeof mine)
-            (void)!read(stay, &byte, 1);
-        _exit(0); /* closing the engine would not make anything more durable */
+        if (write(result_fd, &mine, sizeof mine) == sizeof mine)
+            (void)!read(exit_fd, &byte, 1);
+        _exit(0); /* without kvt_engine_close(): all chunks are flushed */
     }
-    if (!err && read(child->told, found, sizeof *found) != sizeof *found)
+    if (!err && read(child->result_fd, result, sizeof *result) != sizeof *result)
         err = -ECHILD;
     if (!err)
-        return found->code;
-    fprintf(stderr, "kvtier-bench: a process of its own: %s\n", strerror(-err));
+        return result->code;
+    if (!bench_interrupted())
+        fprintf(stderr, "kvtier-bench: run a child process: %s\n", strerror(-err));
     return CLI_ENVIRONMENT;
 }
 
 static int
-measure(const struct prompt *p, struct found *found)
+measure(const struct prompt *p, struct lookup_result *result)
 {
     struct child worker = { 0 }, scheduler = { 0 };
-    int code = in_child(p, true, &worker, found);
+    int code = run_child(p, true, &worker, result);
 
     if (!code) {
-        code = in_child(p, false, &scheduler, found);
+        code = run_child(p, false, &scheduler, result);
         if (scheduler.pid > 0)
             end_child(&scheduler);
     }
     if (worker.pid > 0)
         end_child(&worker);
-    if (!code && found->hit_tokens != p->n_chunks * BENCH_CHUNK_TOKENS) {
+    if (!code && bench_interrupted())
+        code = CLI_ENVIRONMENT;
+    if (!code && result->hit_tokens != p->n_chunks * BENCH_CHUNK_TOKENS) {
         fprintf(stderr, "kvtier-bench: %llu of %zu tokens were found\n",
-                (unsigned long long)found->hit_tokens, p->n_tokens);
+                (unsigned long long)result->hit_tokens, p->n_tokens);
         code = CLI_ENVIRONMENT;
     }
     return code;
@@ -252,7 +261,7 @@ run(const struct bench *bench, const char *hash, struct bench_result *out)
 {
     struct prompt p = { .n_tokens = bench->quick ? QUICK_TOKENS : N_TOKENS,
                         .n_rounds = bench->quick ? QUICK_ROUNDS : N_ROUNDS };
-    struct found found = { 0 };
+    struct lookup_result result = { 0 };
 
     p.n_chunks = p.n_tokens / BENCH_CHUNK_TOKENS;
     snprintf(p.dir, sizeof p.dir, "%s/%s", bench->dir, hash);
@@ -261,19 +270,19 @@ run(const struct bench *bench, const char *hash, struct bench_result *out)
     if (!p.tokens)
         return out_of_memory();
     bench_tokens(p.tokens, p.n_tokens, 1);
-    int code = measure(&p, &found);
+    int code = measure(&p, &result);
     free(p.tokens);
     if (code)
         return code;
-    out->value = found.median * 1e3;
-    out->limit = found.hashing * 1e3;
-    out->ratio = found.hashing / found.median;
+    out->value = result.median * 1e3;
+    out->limit = result.hashing * 1e3;
+    out->ratio = result.hashing / result.median;
     out->unit = "ms";
     out->threads = 1;
-    bench_more(out, "first_ms", found.first * 1e3);
-    bench_more(out, "cpu_ms", found.cpu * 1e3);
-    bench_more(out, "tokens", (double)p.n_tokens);
-    bench_more(out, "chunks", (double)p.n_chunks);
+    bench_add_figure(out, "first_ms", result.first * 1e3);
+    bench_add_figure(out, "cpu_ms", result.cpu * 1e3);
+    bench_add_figure(out, "tokens", (double)p.n_tokens);
+    bench_add_figure(out, "chunks", (double)p.n_chunks);
     return 0;
 }
 

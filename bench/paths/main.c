@@ -22,82 +22,95 @@ struct bench_case {
 };
 
 static const struct bench_case cases[] = {
-    { "file.write", "engine to files of 32 MiB (fs); limit: bare writes and renames",
+    { "file.write", "throughput of stores to files of 32 MiB (fs); limit: write and rename",
       bench_file_write },
-    { "file.read", "files of 32 MiB to the pool, verified; limit: bare reads",
+    { "file.read", "throughput of verified loads of files of 32 MiB into the pool; limit: read",
       bench_file_read },
-    { "file.read.threads", "the same without io_uring", bench_file_read_threads },
-    { "file.cpu", "CPU of file.read above that of bare reads", bench_file_cpu },
-    { "file.retrieve", "CPU of files to blocks, verified, above bare reads and a scatter",
+    { "file.read.threads", "file.read with io_uring unavailable; limit: read with blocking calls",
+      bench_file_read_threads },
+    { "file.cpu", "CPU time of file.read beyond the limit: read", bench_file_cpu },
+    { "file.retrieve",
+      "CPU time of verified loads into KV blocks beyond the limit: read and memcpy",
       bench_file_retrieve },
-    { "engine.store_file", "CPU of file.write above that of bare writes and a copy",
+    { "engine.store_file", "CPU time of file.write beyond the limit: write, rename and memcpy",
       bench_store_file },
-    { "cpu.store", "paged KV to host memory, evicting; limit: memcpy",
+    { "cpu.store", "throughput of stores to host memory that evict; limit: memcpy",
       bench_cpu_store },
-    { "cpu.retrieve", "host memory to paged KV; limit: memcpy by as many threads",
+    { "cpu.retrieve", "throughput of loads from host memory with 4 threads; limit: memcpy",
       bench_cpu_retrieve },
-    { "cpu.store.paged", "cpu.store of a KV cache in pieces of 256 bytes",
+    { "cpu.store.paged", "cpu.store from KV whose contiguous pieces have 256 bytes; limit: memcpy",
       bench_cpu_store_paged },
-    { "cpu.retrieve.paged", "cpu.retrieve to a KV cache in pieces of 256 bytes",
+    { "cpu.retrieve.paged",
+      "cpu.retrieve to KV whose contiguous pieces have 256 bytes; limit: memcpy",
       bench_cpu_retrieve_paged },
-    { "lookup.builtin", "hash and look up a million tokens; limit: hashing alone",
+    { "lookup.builtin", "time to hash (builtin) and look up 1,000,000 tokens; limit: hash only",
       bench_lookup_builtin },
-    { "lookup.sha256_cbor", "the same with the other chunk hash",
+    { "lookup.sha256_cbor",
+      "time to hash (sha256_cbor) and look up 1,000,000 tokens; limit: hash only",
       bench_lookup_sha256 },
-    { "index.bytes", "resident bytes a chunk of an index of 10^7 chunks; limit: 64",
+    { "index.bytes", "resident memory of a chunk in an index of 10^7 chunks; limit: 64 bytes",
       bench_index },
-    { "index.find", "find a chunk of 10^7, 32 at a time; limit: a bare table", bench_index },
-    { "index.store", "enter a chunk into a full index, evicting; limit: a bare insert",
+    { "index.find", "time to find one of 10^7 chunks, in batches of 32; limit: a hash table",
       bench_index },
-    { "index.processes", "stores a second of 64 processes into an index; limit: of one",
+    { "index.store", "time to evict and insert a chunk in a full index; limit: a hash table",
       bench_index },
-    { "open.index", "open 100,000 chunks with their index; limit: mapping it",
+    { "index.processes", "stores per second of 64 processes into one index; limit: of one process",
+      bench_index },
+    { "open.index", "time to open 100,000 chunks with a saved index; limit: map the index",
       bench_open_index },
-    { "scan.warm", "the same without it; limit: bare getdents and statx",
+    { "scan.warm", "time to list 100,000 chunks without a saved index; limit: getdents and statx",
       bench_scan_warm },
-    { "scan.cold", "the same with empty caches (as root: they are dropped)",
+    { "scan.cold", "scan.warm with empty caches (needs root); limit: getdents and statx",
       bench_scan_cold },
-    { "gds.write", "file.write to gds_path, without a GPU", bench_gds_write },
-    { "gds.read", "file.read from gds_path, without a GPU", bench_gds_read },
-    { "gds.scan", "open 100,000 chunks in four directories of gds_path without index",
+    { "gds.write", "file.write to gds_path, KV in host memory; limit: write and rename",
+      bench_gds_write },
+    { "gds.read", "file.read from gds_path, KV in host memory; limit: read", bench_gds_read },
+    { "gds.scan", "scan.warm in 4 directories of gds_path; limit: getdents and statx",
       bench_gds_scan },
-    { "gds.scan.cold", "the same with empty caches (as root)", bench_gds_scan_cold },
-    { "gds.gpu.write", "a GPU's KV to files (gds_path); limit: slower of bus, bare writes",
+    { "gds.scan.cold", "gds.scan with empty caches (needs root); limit: getdents and statx",
+      bench_gds_scan_cold },
+    { "gds.gpu.write",
+      "throughput of stores from a GPU to gds_path; limit: slower of bus and write", bench_gpu },
+    { "gds.gpu.read", "throughput of loads from gds_path to a GPU; limit: slower of bus and read",
       bench_gpu },
-    { "gds.gpu.read", "the same back, verified; limit: slower of bus and bare reads",
+    { "gpu.gather.nhd",
+      "throughput from NHD blocks to chunks on a GPU, with CRC; limit: device copy", bench_gpu },
+    { "gpu.gather.hnd",
+      "throughput from HND blocks to chunks on a GPU, with CRC; limit: device copy", bench_gpu },
+    { "gpu.scatter.nhd",
+      "throughput from chunks to NHD blocks on a GPU, with CRC; limit: device copy", bench_gpu },
+    { "gpu.scatter.hnd",
+      "throughput from chunks to HND blocks on a GPU, with CRC; limit: device copy", bench_gpu },
+    { "gpu.store.nhd",
+      "throughput of stores from NHD blocks of a busy GPU to the pool; limit: the bus",
       bench_gpu },
-    { "gpu.gather.nhd", "a GPU's KV to chunks there, with CRC; limit: a plain copy there",
+    { "gpu.store.hnd",
+      "throughput of stores from HND blocks of a busy GPU to the pool; limit: the bus",
       bench_gpu },
-    { "gpu.gather.hnd", "the same of KV in which a block's heads are apart", bench_gpu },
-    { "gpu.scatter.nhd", "chunks on a GPU to KV there, with CRC; limit: a plain copy there",
-      bench_gpu },
-    { "gpu.scatter.hnd", "the same to KV in which a block's heads are apart", bench_gpu },
-    { "gpu.store.nhd", "KV on a GPU that computes to the pool, with CRC; limit: the bus",
-      bench_gpu },
-    { "gpu.store.hnd", "the same of KV in which a block's heads are apart", bench_gpu },
-    { "gpu.load.nhd", "the pool to KV on a GPU that computes; limit: the bus", bench_gpu },
-    { "gpu.load.hnd", "the same to KV in which a block's heads are apart", bench_gpu },
-    { "s3.get", "CPU of 8 GETs at a time of 32 MiB, verified; limit: bare recv()",
-      bench_s3_get },
-    { "s3.put", "CPU of 8 PUTs at a time of 32 MiB; limit: bare send()", bench_s3_put },
-    { "s3.get.tls", "s3.get over TLS; limit: bare SSL_read()", bench_s3_get_tls },
-    { "s3.put.tls", "s3.put over TLS; limit: bare SSL_write()", bench_s3_put_tls },
-    { "s3.get.rate", "s3.get by the clock; limit: bare recv()", bench_s3_get_rate },
-    { "s3.head", "1,000 HEADs, 64 at a time, each answered after 5 ms; limit: bare ones",
+    { "gpu.load.nhd",
+      "throughput of loads from the pool to NHD blocks of a busy GPU; limit: the bus", bench_gpu },
+    { "gpu.load.hnd",
+      "throughput of loads from the pool to HND blocks of a busy GPU; limit: the bus", bench_gpu },
+    { "s3.get", "CPU time of verified GETs of 32 MiB, 8 in flight; limit: recv", bench_s3_get },
+    { "s3.put", "CPU time of PUTs of 32 MiB with a checksum, 8 in flight; limit: send",
+      bench_s3_put },
+    { "s3.get.tls", "s3.get over TLS; limit: SSL_read", bench_s3_get_tls },
+    { "s3.put.tls", "s3.put over TLS; limit: SSL_write", bench_s3_put_tls },
+    { "s3.get.rate", "throughput of the requests of s3.get; limit: recv", bench_s3_get_rate },
+    { "s3.head", "time of 1,000 HEADs with a delay of 5 ms, 64 in flight; limit: send and recv",
       bench_s3_head },
-    { "s3.memory", "beyond the buffers of 64 GETs over TLS; limit: what it may be",
+    { "s3.memory", "memory of 64 GETs over TLS besides the buffers; limit: 16 MiB + 64 x 300 KiB",
       bench_s3_memory },
-    { "hf3fs.write", "engine to files of 32 MiB in 3FS; limit: bare ring, all under way",
+    { "hf3fs.write", "throughput of stores to 3FS files of 32 MiB; limit: one ring, all in flight",
       bench_hf3fs_write },
-    { "hf3fs.read", "the same files to the pool, verified; limit: bare ring",
+    { "hf3fs.read", "throughput of verified loads of 3FS files; limit: one ring, all in flight",
       bench_hf3fs_read },
-    { "hf3fs.cpu.write", "CPU of hf3fs.write above that of a bare ring and a copy",
+    { "hf3fs.cpu.write", "CPU time of hf3fs.write beyond the limit: one ring and memcpy",
       bench_hf3fs_cpu_write },
-    { "hf3fs.cpu.read", "CPU of hf3fs.read above that of a bare ring",
-      bench_hf3fs_cpu_read },
-    { "hf3fs.rate", "hf3fs.read where each I/O has 100 MiB/s; limit: LMCache's pattern",
+    { "hf3fs.cpu.read", "CPU time of hf3fs.read beyond the limit: one ring", bench_hf3fs_cpu_read },
+    { "hf3fs.rate", "hf3fs.read with 100 MiB/s for each I/O; limit: an I/O a thread, as LMCache",
       bench_hf3fs_rate },
-    { "hf3fs.exists", "10,000 chunks asked for, 64 at a time; limit: one by one",
+    { "hf3fs.exists", "time to check 10,000 chunks of 3FS, 64 in flight; limit: one at a time",
       bench_hf3fs_exists },
 };
 
@@ -124,18 +137,23 @@ make_dir(const char *dir, char *out, size_t size)
 
 /* ----------------------------------------------------------------------- output */
 
-static void
+static int
 print_json(const struct bench_case *c, const struct bench_result *r)
 {
     json_t *line = bench_result_json(c->name, r);
 
+    if (!line) {
+        fprintf(stderr, "kvtier-bench: %s: a figure is not a finite number\n", c->name);
+        return CLI_ENVIRONMENT;
+    }
     json_dumpf(line, stdout, JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(line);
+    return 0;
 }
 
 static void
-print_more(const char *name, const json_t *value)
+print_detail(const char *name, const json_t *value)
 {
     if (json_is_string(value))
         printf(", %s: %s", name, json_string_value(value));
@@ -153,8 +171,8 @@ print_row(const struct bench_case *c, const struct bench_result *r)
     printf("%-20s %8.3f %-9s %8.3f %6.3f\n", c->name, r->value, r->unit, r->limit,
            r->ratio);
     printf("    %u thread%s", r->threads, r->threads == 1 ? "" : "s");
-    json_object_foreach(r->more, name, value)
-        print_more(name, value);
+    json_object_foreach(r->details, name, value)
+        print_detail(name, value);
     printf("\n");
 }
 
@@ -194,12 +212,12 @@ run_case(const struct bench_case *c, const struct bench *where, bool json)
     if (bench_interrupted())
         fprintf(stderr, "kvtier-bench: interrupted\n");
     else if (!code && json)
-        print_json(c, &result);
+        code = print_json(c, &result);
     else if (!code)
         print_row(c, &result);
     fflush(stdout);
     bench_result_free(&result);
-    return code == BENCH_LEFT_OUT ? 0 : code;
+    return code == BENCH_SKIPPED ? 0 : code;
 }
 
 static int
@@ -226,18 +244,20 @@ static const char usage[] =
 
 static const char help[] =
     "\n"
-    "Measures each data path of kvtier against a baseline: a minimal loop of system calls (or\n"
-    "the named limit) in the same process with as many threads. Prints value, unit, limit and\n"
-    "ratio of each case; at ratio 1 kvtier costs nothing.\n"
+    "Measures each data path of kvtier against a baseline: a minimal loop of system calls with\n"
+    "an equal number of threads. Prints value, unit, limit and ratio of each case. limit is the\n"
+    "value of the baseline, or a fixed limit. ratio is value / limit for throughput and in the\n"
+    "families s3 and index, limit / value for other times, and limit / total for CPU times that\n"
+    "are reported beyond the limit. At ratio 1 kvtier costs nothing.\n"
     "\n"
-    "The files of a case and of its baseline (up to 2 GiB) are in a new directory, which the\n"
-    "program deletes at the end. Because the speed of a disk varies, kvtier and the baseline\n"
-    "take turns, and ratio is the median over the pairs. The user's configuration has no effect.\n"
+    "The files of a case and of the baseline (up to 2 GiB) are in a new directory, which the\n"
+    "program deletes at the end. The speed of a disk varies: kvtier and the baseline alternate,\n"
+    "and ratio is the median over the pairs. The user's configuration has no effect.\n"
     "KVTIER_BENCH_FILES sets the number of files of the cases that open 100,000 chunks.\n"
     "\n"
     "The gpu cases use the first GPU of CUDA's driver, or else of HIP's (select with\n"
     "CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES), with 1 GiB of chunks or as many as fit in\n"
-    "the GPU's memory. Without a GPU the cases are left out.\n"
+    "the GPU's memory. Without a GPU the gpu cases are skipped.\n"
     "\n"
     "  --case PATTERN  run only the cases that match a shell pattern, such as 's3.*' (in\n"
     "                  quotes); may be repeated\n"
@@ -245,19 +265,20 @@ static const char help[] =
     "  --dir DIR       measure in DIR (default: $TMPDIR, or /var/tmp)\n"
     "  --server SERVER server of the s3 cases: a program to start (default: http-sink of the\n"
     "                  tests in the build directory), or the URL of a running server,\n"
-    "                  http://ADDRESS:PORT/BUCKET, with objects object-0 to object-7 of 32 MiB\n"
-    "                  (s3.get, s3.put, s3.get.rate)\n"
-    "  --daemon PROGRAM  daemon of the hf3fs cases: usrbiod of the tests, which serves a\n"
-    "                  directory below --dir as a mount of 3FS. Default: if --dir is on a mount\n"
-    "                  of 3FS, no daemon, without hf3fs.rate and hf3fs.exists; else usrbiod of\n"
-    "                  the build directory. The baseline uses libhf3fs_api_shared.so of the\n"
-    "                  dynamic loader (LD_LIBRARY_PATH), else of the tests. kvtier uses its own\n"
-    "                  client, or the client in HF3FS_CLIENT. Takes up to 1 GiB of /dev/shm.\n"
-    "  --quick         use tiny sizes: shows that the cases run; the figures mean nothing\n"
-    "  --json          print one JSON object a line for each case\n"
+    "                  http://ADDRESS:PORT/BUCKET, with objects object-0 to object-7 of 32 MiB.\n"
+    "                  With a URL only s3.get, s3.put and s3.get.rate run\n"
+    "  --daemon PROGRAM  daemon of the hf3fs cases, which serves a directory below --dir as a\n"
+    "                  mount of 3FS (default: usrbiod of the tests in the build directory).\n"
+    "                  If --dir is on a mount of 3FS, the cases use the mount without a daemon,\n"
+    "                  and hf3fs.rate and hf3fs.exists are skipped. The baseline loads\n"
+    "                  libhf3fs_api_shared.so from LD_LIBRARY_PATH, or else from the tests'\n"
+    "                  build directory. kvtier uses its own client, or the client that\n"
+    "                  HF3FS_CLIENT names. The cases need up to 1 GiB of /dev/shm\n"
+    "  --quick         use tiny sizes, to check that the cases run; the figures are meaningless\n"
+    "  --json          print a JSON object for each case, one a line\n"
     "  --help          print this text\n"
     "\n"
-    "Exit codes: 0 done, 1 wrong bytes, 2 usage, 3 the environment.\n";
+    "Exit codes: 0 success, 1 wrong bytes, 2 usage, 3 failure of the environment.\n";
 
 static int
 fail_usage(const char *what, const char *argument)

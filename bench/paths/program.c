@@ -15,7 +15,7 @@
 #include "bench.h"
 
 bool
-bench_program_beside(const char *name, char *out, size_t size)
+bench_program_path(const char *name, char *out, size_t size)
 {
     char self[2048];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -29,12 +29,12 @@ bench_program_beside(const char *name, char *out, size_t size)
 }
 
 bool
-bench_program_find(const char *name, char *out, size_t size)
+bench_program_test_path(const char *name, char *out, size_t size)
 {
     char below[256];
 
     snprintf(below, sizeof below, "tests/%s", name);
-    return bench_program_beside(below, out, size);
+    return bench_program_path(below, out, size);
 }
 
 static void
@@ -74,7 +74,7 @@ bench_program_start(struct bench_program *program, char **args)
 }
 
 json_t *
-bench_program_hear(const struct bench_program *program)
+bench_program_read_json(const struct bench_program *program)
 {
     char line[2048];
     size_t n = 0;
@@ -86,7 +86,7 @@ bench_program_hear(const struct bench_program *program)
 }
 
 void
-bench_program_no_more(struct bench_program *program)
+bench_program_close_input(struct bench_program *program)
 {
     if (program->in >= 0)
         close(program->in);
@@ -98,7 +98,7 @@ bench_program_end(struct bench_program *program)
 {
     int status = 0;
 
-    bench_program_no_more(program);
+    bench_program_close_input(program);
     while (program->pid > 0 && waitpid(program->pid, &status, 0) < 0 && errno == EINTR)
         continue;
     if (program->out >= 0)

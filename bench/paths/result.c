@@ -19,19 +19,19 @@ figure(double value)
 static void
 add(struct bench_result *result, const char *name, json_t *value)
 {
-    if (!result->more)
-        result->more = json_object();
-    json_object_set_new(result->more, name, value);
+    if (!result->details)
+        result->details = json_object();
+    json_object_set_new(result->details, name, value);
 }
 
 void
-bench_more(struct bench_result *result, const char *name, double value)
+bench_add_figure(struct bench_result *result, const char *name, double value)
 {
     add(result, name, figure(value));
 }
 
 void
-bench_more_text(struct bench_result *result, const char *name, const char *text)
+bench_add_text(struct bench_result *result, const char *name, const char *text)
 {
     add(result, name, json_string(text));
 }
@@ -43,8 +43,8 @@ bench_result_json(const char *name, const struct bench_result *r)
                              r->value, "unit", r->unit, "limit", r->limit, "ratio",
                              r->ratio, "threads", (int)r->threads);
 
-    if (r->more)
-        json_object_update(line, r->more);
+    if (line && r->details)
+        json_object_update(line, r->details);
     return line;
 }
 
@@ -61,7 +61,7 @@ known_unit(const char *unit)
 }
 
 bool
-bench_result_take(json_t *line, struct bench_result *out)
+bench_result_from_json(json_t *line, struct bench_result *out)
 {
     static const char *const own[] = { "case", "value", "unit", "limit", "ratio",
                                        "threads" };
@@ -78,13 +78,13 @@ bench_result_take(json_t *line, struct bench_result *out)
     out->threads = (unsigned)threads;
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         json_object_del(line, own[i]);
-    out->more = line;
+    out->details = line;
     return true;
 }
 
 void
 bench_result_free(struct bench_result *result)
 {
-    json_decref(result->more);
-    result->more = NULL;
+    json_decref(result->details);
+    result->details = NULL;
 }

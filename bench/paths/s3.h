@@ -14,10 +14,10 @@
 
 #include "bench.h"
 
-/* ----------------------------------------------------------------- server.c */
+/* -------------------------------------------------------------- s3-server.c */
 
 /* An S3 server, and the CPU affinity of this process while the server is open. */
-struct bench_server {
+struct bench_s3_server {
     struct bench_program program; /* pid 0: the server was running before the case */
     char host[64]; /* an IPv4 address */
     int port, tls_port; /* tls_port 0: no TLS */
@@ -27,7 +27,7 @@ struct bench_server {
     struct bench_cores *cores; /* CPU affinity of the calling thread before the pinning */
 };
 
-struct bench_server_params {
+struct bench_s3_server_params {
     size_t object_bytes;    /* bytes of each object that a GET returns */
     bool tls;               /* open a TLS port too */
     unsigned head_delay_ms; /* delay of each response to a HEAD */
@@ -36,21 +36,21 @@ struct bench_server_params {
 /* Start the server program of `bench` (or the default), or use the running server if
  * bench->server is a URL.  Pins the calling thread, and the threads that the calling thread
  * starts later, to another core than the server's, if there are two cores.  Return 0,
- * BENCH_LEFT_OUT or an exit code, after a message.  Call bench_server_close() even after an
+ * BENCH_SKIPPED or an exit code, after a message.  Call bench_s3_server_close() even after an
  * error. */
-int bench_server_open(const struct bench *bench, const struct bench_server_params *params,
-                      struct bench_server *out);
+int bench_s3_server_open(const struct bench *bench, const struct bench_s3_server_params *params,
+                      struct bench_s3_server *out);
 
 /* End the server program and restore the CPU affinity.  If n_connections is not NULL, write the
  * number of connections that the server accepted; an error if the server does not report the
  * number. */
-int bench_server_close(struct bench_server *server, uint64_t *n_connections);
+int bench_s3_server_close(struct bench_s3_server *server, uint64_t *n_connections);
 
 /* Create a self-signed certificate for 127.0.0.1 and write the certificate and the key as PEM
  * files. */
-int bench_certificate(const char *cert_file, const char *key_file);
+int bench_s3_certificate(const char *cert_file, const char *key_file);
 
-/* ----------------------------------------------------------------- socket.c */
+/* ------------------------------------------------------- baseline-sockets.c */
 
 enum bench_socket_kind { BENCH_GET, BENCH_PUT, BENCH_HEAD };
 
@@ -59,7 +59,7 @@ enum bench_socket_kind { BENCH_GET, BENCH_PUT, BENCH_HEAD };
  * SSL_write().  The requests are not signed, and no checksum is verified. */
 struct bench_socket {
     /* Fields that the caller sets before bench_socket_open(). */
-    const struct bench_server *server;
+    const struct bench_s3_server *server;
     enum bench_socket_kind kind;
     bool tls;
     unsigned n_conns;
@@ -88,7 +88,7 @@ int bench_socket_run(struct bench_socket *s, size_t n, struct bench_cost *out);
  * with the least CPU time (by_cpu) or the least wall-clock time.  Does nothing for other kinds. */
 int bench_socket_tune(struct bench_socket *s, size_t n, bool by_cpu);
 
-/* ----------------------------------------------------------- s3-rig.c */
+/* --------------------------------------------------------------- s3-store.c */
 
 /* A server, a store over the server, and runs of operations of one kind. */
 struct bench_s3 {
@@ -99,20 +99,20 @@ struct bench_s3 {
     size_t object_bytes;
     size_t n_objects;       /* operations of a run */
     unsigned head_delay_ms; /* the server's delay of each response to a HEAD */
-    bool all_miss;          /* all HEADs ask for absent objects, not only every second HEAD */
+    bool all_absent;          /* all HEADs ask for absent objects, not only every second HEAD */
 
-    struct bench_server server;
+    struct bench_s3_server server;
     struct kvt_store *store;
     struct bench_index_dir index;
     unsigned char *memory;  /* buffers: object_bytes for each slot */
     struct kvt_op *ops;
     char (*keys)[32];
     size_t n_started, n_done; /* operations of the current run */
-    void (*watch)(struct bench_s3 *r); /* called at least every 2 ms during a run; or NULL */
-    size_t most_kib;        /* for `watch`: the maximum of resident memory */
+    void (*on_progress)(struct bench_s3 *r); /* called at least every 2 ms during a run; or NULL */
+    size_t max_kib;        /* for `on_progress`: the maximum of resident memory */
 };
 
-/* Start the server and allocate the buffers.  Return 0, BENCH_LEFT_OUT or an exit code, after a
+/* Start the server and allocate the buffers.  Return 0, BENCH_SKIPPED or an exit code, after a
  * message.  Call bench_s3_close() even after an error. */
 int bench_s3_open(struct bench_s3 *r, const struct bench *bench);
 
@@ -120,7 +120,7 @@ int bench_s3_open(struct bench_s3 *r, const struct bench *bench);
 int bench_s3_open_store(struct bench_s3 *r);
 
 /* Close the store, end the server and free the buffers.  n_connections as in
- * bench_server_close(). */
+ * bench_s3_server_close(). */
 int bench_s3_close(struct bench_s3 *r, uint64_t *n_connections);
 
 /* Run n_objects operations and measure the run.  An error if an operation fails, or if the store

@@ -23,13 +23,13 @@
 #define N_ROUNDS 7
 #define QUICK_ROUNDS 2
 #define PAYLOAD_BYTES (4096u - 28u - 64u) /* header, payload and trailer are 4 KiB */
-#define ASKED_TOKENS 2560u
+#define LOOKUP_TOKENS 2560u
 #define ENTRY_BYTES 60u /* bytes of the index for each file */
 
 static const struct cli_shape shape = { 1, 1, 8 };
 
 #define MAX_PATHS 4u
-#define BESIDE ".metadata" /* suffix of the second file of each chunk of gds_path */
+#define METADATA_SUFFIX ".metadata" /* suffix of the second file of each chunk of gds_path */
 
 struct scan {
     char paths[MAX_PATHS][4096 + 16];
@@ -39,7 +39,7 @@ struct scan {
     size_t n_files, n_rounds;
     bool cold;
     uint32_t role; /* role of the engine */
-    int32_t tokens[ASKED_TOKENS];
+    int32_t tokens[LOOKUP_TOKENS];
     double longest_call, longest_lookup; /* seconds, while the engine reads the directory */
 };
 
@@ -53,7 +53,7 @@ fail(const char *what)
 /* ------------------------------------------------------------------- the files */
 
 static int
-put_files(struct kvt_store *store, const struct scan *scan)
+store_files(struct kvt_store *store, const struct scan *scan)
 {
     size_t n = scan->n_files;
     static char payload[PAYLOAD_BYTES];
@@ -88,32 +88,32 @@ make_files(const struct scan *scan)
     if (code)
         return code;
     kvt_engine_close(engine);
-    code = bench_store_open_with(scan->settings, &store);
+    code = bench_store_open_settings(scan->settings, &store);
     if (code)
         return code;
-    code = put_files(store, scan);
+    code = store_files(store, scan);
     kvt_store_close(store);
     return code;
 }
 
-/* ---------------------------------------------------------------- bare system calls */
+/* ---------------------------------------------------------------- baseline system calls */
 
-struct bare {
+struct baseline {
     uint64_t n, bytes;
 };
 
 static bool
-is_beside(const char *name)
+is_metadata(const char *name)
 {
-    size_t n = strlen(name);
+    const char *dot = strrchr(name, '.');
 
-    return n > sizeof BESIDE - 1 && !strcmp(name + n - (sizeof BESIDE - 1), BESIDE);
+    return dot && !strcmp(dot, METADATA_SUFFIX);
 }
 
 /* Read the name and the size of each file of a directory, and of its subdirectories with names of
- * at most two characters.  Add the number of chunks and the bytes to *bare. */
+ * at most two characters.  Add the number of chunks and the bytes to *baseline. */
 static void
-list_bare_below(int dirfd, const char *name, struct bare *bare)
+list_baseline_below(int dirfd, const char *name, struct baseline *baseline)
 {
     int fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
@@ -122,31 +122,31 @@ list_bare_below(int dirfd, const char *name, struct bare *bare)
 
     while (d && (e = readdir(d))) {
         if (e->d_type == DT_DIR && strlen(e->d_name) <= 2 && e->d_name[0] != '.')
-            list_bare_below(fd, e->d_name, bare);
+            list_baseline_below(fd, e->d_name, baseline);
         if (e->d_type == DT_DIR ||
             statx(fd, e->d_name, AT_SYMLINK_NOFOLLOW,
                   STATX_TYPE | STATX_BLOCKS | STATX_MTIME, &st) || !S_ISREG(st.stx_mode))
             continue;
-        bare->n += !is_beside(e->d_name);
-        bare->bytes += st.stx_blocks * 512;
+        baseline->n += !is_metadata(e->d_name);
+        baseline->bytes += st.stx_blocks * 512;
     }
     if (d)
         closedir(d);
 }
 
 static int
-list_bare(void *ctx, struct bench_cost *out)
+list_baseline(void *ctx, struct bench_cost *out)
 {
     const struct scan *scan = ctx;
-    struct bare bare = { 0 };
+    struct baseline baseline = { 0 };
 
     bench_start(out);
     for (size_t i = 0; i < scan->n_paths; i++)
-        list_bare_below(AT_FDCWD, scan->paths[i], &bare);
+        list_baseline_below(AT_FDCWD, scan->paths[i], &baseline);
     bench_stop(out);
-    if (bare.n == scan->n_files && bare.bytes)
+    if (baseline.n == scan->n_files && baseline.bytes)
         return 0;
-    fprintf(stderr, "kvtier-bench: %" PRIu64 " of %zu files are in %s\n", bare.n,
+    fprintf(stderr, "kvtier-bench: %" PRIu64 " of %zu files are in %s\n", baseline.n,
             scan->n_files, scan->paths[0]);
     return CLI_ENVIRONMENT;
 }
@@ -168,7 +168,7 @@ make_index(size_t bytes)
 
 /* Map a file of the size of the index, and read from every page. */
 static int
-map_bare(void *ctx, struct bench_cost *out)
+map_baseline(void *ctx, struct bench_cost *out)
 {
     const struct scan *scan = ctx;
     size_t n = scan->n_files * ENTRY_BYTES;
@@ -192,7 +192,7 @@ map_bare(void *ctx, struct bench_cost *out)
 /* ------------------------------------------------------------------------- kvtier */
 
 static uint64_t
-n_known(const struct kvt_store *store)
+n_indexed(const struct kvt_store *store)
 {
     struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
 
@@ -200,7 +200,7 @@ n_known(const struct kvt_store *store)
 }
 
 static void
-keep_longest(double *longest, double since)
+update_longest(double *longest, double since)
 {
     double seconds = bench_now() - since;
 
@@ -214,7 +214,7 @@ look_up(struct scan *scan, struct kvt_engine *engine)
 {
     struct kvt_seq *seq;
     uint64_t hit;
-    int err = kvt_seq_new(engine, scan->tokens, ASKED_TOKENS, NULL, &seq);
+    int err = kvt_seq_new(engine, scan->tokens, LOOKUP_TOKENS, NULL, &seq);
 
     if (err)
         return cli_fail(err);
@@ -222,10 +222,10 @@ look_up(struct scan *scan, struct kvt_engine *engine)
     do {
         double call = bench_now();
 
-        err = kvt_engine_lookup(engine, seq, 0, ASKED_TOKENS, &hit);
-        keep_longest(&scan->longest_call, call);
+        err = kvt_engine_lookup(engine, seq, 0, LOOKUP_TOKENS, &hit);
+        update_longest(&scan->longest_call, call);
     } while (err == -EAGAIN && !usleep(50));
-    keep_longest(&scan->longest_lookup, start);
+    update_longest(&scan->longest_lookup, start);
     kvt_engine_release(engine, seq);
     kvt_seq_free(seq);
     return err ? cli_fail(err) : 0;
@@ -233,19 +233,19 @@ look_up(struct scan *scan, struct kvt_engine *engine)
 
 /* Wait until the index has all files.  Look up a prompt repeatedly during the wait. */
 static int
-wait_known(struct scan *scan, struct kvt_engine *engine)
+wait_until_indexed(struct scan *scan, struct kvt_engine *engine)
 {
-    double give_up = bench_now() + 120;
+    double deadline = bench_now() + 120;
     struct kvt_store *store;
     uint64_t n;
-    int code = bench_store_open_with(scan->settings, &store);
+    int code = bench_store_open_settings(scan->settings, &store);
 
     if (code)
         return code;
-    while (!code && (n = n_known(store)) < scan->n_files) {
+    while (!code && (n = n_indexed(store)) < scan->n_files) {
         code = look_up(scan, engine);
         usleep(500);
-        if (!code && (bench_interrupted() || bench_now() > give_up)) {
+        if (!code && (bench_interrupted() || bench_now() > deadline)) {
             fprintf(stderr, "kvtier-bench: %" PRIu64 " of %zu chunks are known\n", n,
                     scan->n_files);
             code = CLI_ENVIRONMENT;
@@ -266,7 +266,7 @@ open_engine(void *ctx, struct bench_cost *out)
     int code = bench_engine_open(NULL, scan->settings, scan->role, &shape, &engine);
     if (code)
         return code;
-    code = wait_known(scan, engine);
+    code = wait_until_indexed(scan, engine);
     bench_stop(out);
     kvt_engine_close(engine);
     return code;
@@ -288,11 +288,11 @@ drop_caches(void)
 }
 
 static int
-list_bare_cold(void *ctx, struct bench_cost *out)
+list_baseline_cold(void *ctx, struct bench_cost *out)
 {
     struct scan *scan = ctx;
 
-    return scan->cold && drop_caches() ? fail("drop_caches") : list_bare(ctx, out);
+    return scan->cold && drop_caches() ? fail("drop_caches") : list_baseline(ctx, out);
 }
 
 static int
@@ -314,32 +314,32 @@ static int
 run(struct scan *scan, const bench_step_fn *steps, struct bench_result *out)
 {
     struct bench_cost costs[2 * N_ROUNDS];
-    double bare[N_ROUNDS], ours[N_ROUNDS], ratios[N_ROUNDS], cpu[N_ROUNDS];
+    double baseline[N_ROUNDS], ours[N_ROUNDS], ratios[N_ROUNDS], cpu[N_ROUNDS];
     size_t n = scan->n_rounds;
     int code = make_files(scan);
 
-    bench_tokens(scan->tokens, ASKED_TOKENS, 1);
+    bench_tokens(scan->tokens, LOOKUP_TOKENS, 1);
     if (!code)
         code = bench_alternate("scan: rounds", n, steps, 2, scan, costs);
     if (code)
         return code;
     for (size_t i = 0; i < n; i++) {
-        bare[i] = costs[i].seconds;
+        baseline[i] = costs[i].seconds;
         ours[i] = costs[n + i].seconds;
-        ratios[i] = bare[i] / ours[i];
+        ratios[i] = baseline[i] / ours[i];
         cpu[i] = costs[n + i].cpu;
     }
     out->value = bench_median(ours, n);
-    out->limit = bench_median(bare, n);
+    out->limit = bench_median(baseline, n);
     out->ratio = bench_median(ratios, n);
     out->unit = "s";
     out->threads = 1;
-    bench_more(out, "worst", ours[n - 1]);
-    bench_more(out, "cpu_s", bench_median(cpu, n));
-    bench_more(out, "files", (double)scan->n_files);
+    bench_add_figure(out, "worst", ours[n - 1]);
+    bench_add_figure(out, "cpu_s", bench_median(cpu, n));
+    bench_add_figure(out, "files", (double)scan->n_files);
     if (scan->longest_lookup > 0) {
-        bench_more(out, "lookup_call_max_ms", scan->longest_call * 1e3);
-        bench_more(out, "lookup_max_ms", scan->longest_lookup * 1e3);
+        bench_add_figure(out, "lookup_call_max_ms", scan->longest_call * 1e3);
+        bench_add_figure(out, "lookup_max_ms", scan->longest_lookup * 1e3);
     }
     return 0;
 }
@@ -377,7 +377,7 @@ scan_init(struct scan *scan, const struct bench *bench, size_t n_paths)
 int
 bench_open_index(const struct bench *bench, struct bench_result *out)
 {
-    static const bench_step_fn steps[] = { map_bare, open_engine };
+    static const bench_step_fn steps[] = { map_baseline, open_engine };
     struct scan scan;
 
     scan_init(&scan, bench, 1);
@@ -389,15 +389,15 @@ static int
 run_scan(const struct bench *bench, const char *name, size_t n_paths, bool cold,
          struct bench_result *out)
 {
-    static const bench_step_fn steps[] = { list_bare_cold, scan_files };
+    static const bench_step_fn steps[] = { list_baseline_cold, scan_files };
     struct scan scan;
 
     scan_init(&scan, bench, n_paths);
     scan.cold = cold && !bench->quick; /* --quick keeps the machine's page cache */
     if (scan.cold && drop_caches()) {
-        fprintf(stderr, "kvtier-bench: %s is left out: the page cache cannot be dropped "
-                "here (%s)\n", name, strerror(errno));
-        return BENCH_LEFT_OUT;
+        fprintf(stderr, "kvtier-bench: %s: the page cache cannot be dropped (%s): "
+                "skipped\n", name, strerror(errno));
+        return BENCH_SKIPPED;
     }
     return run(&scan, steps, out);
 }

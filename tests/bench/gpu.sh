@@ -15,8 +15,8 @@ mkdir work
 cases='gds.gpu.write gds.gpu.read gpu.gather.nhd gpu.gather.hnd gpu.scatter.nhd
     gpu.scatter.hnd gpu.store.nhd gpu.store.hnd gpu.load.nhd gpu.load.hnd'
 
-# on CODE OPTIONS...: run kvtier-bench and expect the exit code and an empty work directory.
-on() {
+# run_bench CODE OPTIONS...: run kvtier-bench and expect the exit code and an empty work directory.
+run_bench() {
     code=$1
     shift
     expect "$code" --quick --json --dir work "$@"
@@ -26,11 +26,11 @@ on() {
 # --- without a driver, and without a device: one message for all cases, and no figures
 
 export LD_LIBRARY_PATH=/nowhere
-on 0 --case 'gpu.*'
+run_bench 0 --case 'gpu.*'
 if [ ! -s out ]; then # otherwise the machine has a GPU
-    [ "$(wc -l <err)" -eq 1 ] || fail 'not one sentence'
-    grep -q 'need a GPU, and there is none (libcuda.so.1 cannot be loaded; .*): left out' err ||
-        fail 'the sentence does not say what is missing'
+    [ "$(wc -l <err)" -eq 1 ] || fail 'expected one message'
+    grep -q 'need a GPU, and there is none (libcuda.so.1 cannot be loaded; .*): skipped' err ||
+        fail 'the message does not name the missing library'
 fi
 if [ ! -e "$tests/fakes/hipfile/libamdhip64.so.7" ] || [ ! -e "$tests/faulty/libcuda.so.1" ]; then
     echo 'bench/gpu: only without a GPU: the fakes were not built'
@@ -38,9 +38,10 @@ if [ ! -e "$tests/fakes/hipfile/libamdhip64.so.7" ] || [ ! -e "$tests/faulty/lib
 fi
 LD_LIBRARY_PATH=$cuda
 export GPU_FAKE=0
-on 0 --case gpu.gather.nhd --case gpu.load.nhd
-grep -q 'libcuda.so.1 does not start: 100 (CUDA_ERROR_NO_DEVICE); .*: left out' err || fail 'no device is not said'
-[ ! -s out ] && [ "$(wc -l <err)" -eq 1 ] || fail 'not one sentence without a device'
+run_bench 0 --case gpu.gather.nhd --case gpu.load.nhd
+grep -q 'libcuda.so.1 does not start: 100 (CUDA_ERROR_NO_DEVICE); .*: skipped' err ||
+    fail 'the message does not say that there is no device'
+[ ! -s out ] && [ "$(wc -l <err)" -eq 1 ] || fail 'expected one message without a device'
 unset GPU_FAKE
 
 # --- all cases, on the fake machines of both vendors.  FAKE_GPU_GUARD makes the host's accesses
@@ -50,13 +51,13 @@ unset GPU_FAKE
 for vendor in cuda hip; do
     [ $vendor = cuda ] && LD_LIBRARY_PATH=$cuda || LD_LIBRARY_PATH=$hip
     export FAKE_GPU_GUARD=1
-    on 0 --case 'gpu.*'
+    run_bench 0 --case 'gpu.*'
     unset FAKE_GPU_GUARD
     mv out copies
-    on 0 --case 'gds.gpu.*'
+    run_bench 0 --case 'gds.gpu.*'
     cat copies >>out
     command -v python3 >/dev/null || continue
-    python3 - out $vendor $cases <<'END' || fail "the JSON of $vendor is not as it should be"
+    python3 - out $vendor $cases <<'END' || fail "unexpected JSON with the fakes of $vendor"
 import json, sys
 
 lines = [json.loads(line) for line in open(sys.argv[1])]
@@ -67,18 +68,19 @@ for line in lines:
     assert line["unit"] == "GB/s" and line["chunks"] == 4, line
     assert line["device"].startswith(sys.argv[2].upper() + " device 0 (fake 0), "), line
     if line["case"].split(".")[1] in ("store", "load"):
-        assert line["beside"] == "copies", line
+        assert line["concurrent_work"] == "copies", line
     if line["case"].startswith("gds."):
-        slower = min(line["bus_gb_per_s"], line["bare_gb_per_s"])
+        slower = min(line["bus_gb_per_s"], line["baseline_gb_per_s"])
         assert line["threads"] == 4 and line["limit"] <= 1.001 * slower, line
         if sys.argv[2] == "hip": # cuFile reads /proc/modules, which may be absent
-            assert line["way"].startswith("libhipfile 0.2.0 transfers chunks"), line
+            assert line["data_path"].startswith("libhipfile 0.2.0 transfers chunks"), line
 END
 done
 export GDS_FAKE=buffer=5030
-on 0 --case gds.gpu.read # with the fakes of hip
+run_bench 0 --case gds.gpu.read # with the fakes of hip
 unset GDS_FAKE
-grep -q '"way": ".*bytes go through host memory' out || fail 'the way through the host is not said'
+grep -q '"data_path": ".*bytes go through host memory' out ||
+    fail 'data_path does not name host memory'
 expect 0 --quick --case gpu.gather.nhd --dir work
 grep -q '^gpu.gather.nhd .* GB/s ' out || fail 'no row of gpu.gather.nhd'
 grep -q ', device: HIP device 0 (fake 0), ' out || fail 'the row does not name the device'
@@ -88,17 +90,17 @@ grep -q ', device: HIP device 0 (fake 0), ' out || fail 'the row does not name t
 LD_LIBRARY_PATH=$tests/faulty:$tests/fakes/nvrtc
 export GPU_FAKE_FAIL=cuMemAlloc_v2:0
 for name in gpu.gather.hnd gpu.store.nhd gds.gpu.write; do
-    on 0 --case $name
-    grep -q '"chunks": 2,' out || fail "$name: not fewer chunks where memory is short"
+    run_bench 0 --case $name
+    grep -q '"chunks": 2,' out || fail "$name: expected fewer chunks with little GPU memory"
 done
 GPU_FAKE_FAIL=cuStreamCreateWithPriority:0
-on 3 --case gpu.store.nhd
-grep -q 'CUDA_ERROR_OUT_OF_MEMORY' err || fail 'the error of the driver is not said'
+run_bench 3 --case gpu.store.nhd
+grep -q 'CUDA_ERROR_OUT_OF_MEMORY' err || fail 'the message does not name the error of the driver'
 unset GPU_FAKE_FAIL
 export GPU_FAKE_IDLE=1
 for name in gpu.gather.nhd gpu.scatter.hnd gpu.store.hnd gpu.load.nhd; do
-    on 1 --case $name
-    grep -q 'WRONG BYTES' err || fail "$name: wrong bytes are not noticed"
-    [ ! -s out ] || fail "$name: figures of wrong bytes"
+    run_bench 1 --case $name
+    grep -q 'WRONG BYTES' err || fail "$name: wrong bytes were not reported"
+    [ ! -s out ] || fail "$name: a figure after wrong bytes"
 done
 finish bench/gpu

@@ -24,12 +24,12 @@ for name in $cases $gpu_cases $s3_cases $hf3fs_cases; do
     grep -q "^$name  " out || fail "--list does not name $name"
 done
 [ "$(wc -l <out)" -eq "$(echo $cases $gpu_cases $s3_cases $hf3fs_cases | wc -w)" ] ||
-    fail '--list names others too'
+    fail '--list names other cases'
 
 expect 2 --case no.such.case
-grep -q "no case 'no.such.case'" err || fail 'the unknown case is not named'
+grep -q "no case 'no.such.case'" err || fail 'the message does not name the unknown case'
 expect 2 --case lookup.builtin --case 'no*'
-grep -q "no case 'no\*'" err || fail 'the pattern that means no case is not named'
+grep -q "no case 'no\*'" err || fail 'the message does not name the pattern without a case'
 expect 2 --nonsense
 expect 2 nonsense
 expect 3 --quick --case lookup.builtin --dir "$dir/absent"
@@ -42,25 +42,27 @@ expect 0 --help
 # Expect the s3 cases only if their server was built.
 [ -x "${kvtier%/*}/tests/servers/http-sink" ] && cases="$cases $s3_cases"
 expect 3 --quick --case s3.get --server "$dir/absent"
-grep -q 'ninja -C build tests/servers/http-sink' err || fail 'what to build is not said'
+grep -q 'ninja -C build tests/servers/http-sink' err ||
+    fail 'the message does not name the program to build'
 
 # Expect the hf3fs cases only if the machine can mount 3FS; otherwise expect a message with the
 # reason.
 expect 3 --quick --case hf3fs.read --daemon "$dir/absent"
-grep -q "hf3fs cases need a mount of 3FS.*$dir/absent" err || fail 'no daemon is not said'
+grep -q "hf3fs cases need a mount of 3FS.*$dir/absent" err ||
+    fail 'the message does not name the absent daemon'
 if [ -x "${kvtier%/*}/tests/servers/usrbiod" ] && [ -w /dev/fuse ] && mkdir mounts &&
    "$kvtier" --quick --case hf3fs.rate --dir mounts >out 2>err && [ -s out ]; then
     cases="$cases $hf3fs_cases"
 else
     expect 0 --quick --case hf3fs.rate
-    grep -q 'hf3fs cases .* left out' err || fail 'hf3fs.rate does not say why it is left out'
+    grep -q 'hf3fs cases .* skipped' err || fail 'no reason why hf3fs.rate is skipped'
     echo 'bench/paths: without the hf3fs cases:' "$(head -n 1 err)"
 fi
 
 mkdir work
 expect 0 --quick --json --dir work # --quick keeps the page cache, so scan.cold needs no root
 if command -v python3 >/dev/null; then
-    python3 - out $cases <<'END' || fail 'the JSON is not as it should be'
+    python3 - out $cases <<'END' || fail 'unexpected JSON'
 import json, sys
 
 lines = [json.loads(line) for line in open(sys.argv[1])]
@@ -80,10 +82,10 @@ expect 0 --quick --case lookup.builtin --case file.read --dir work
 grep -q '^lookup.builtin .* ms ' out || fail 'no row of lookup.builtin'
 grep -q '^file.read .* GB/s ' out || fail 'no row of file.read'
 if grep -q '^file.write' out; then
-    fail 'a case that was not asked for was run'
+    fail 'a case ran that --case does not name'
 fi
 
 expect 0 --quick --case 'lookup.*' --case '*.builti[n]' --dir work
-[ "$(grep -c '^lookup' out)" -eq 2 ] || fail 'a pattern does not mean its two cases once'
-[ "$(grep -c '^[a-z]*\.' out)" -eq 2 ] || fail 'a pattern means other cases too'
+[ "$(grep -c '^lookup' out)" -eq 2 ] || fail 'the patterns match two cases: expected each once'
+[ "$(grep -c '^[a-z]*\.' out)" -eq 2 ] || fail 'a pattern matched other cases'
 finish bench/paths

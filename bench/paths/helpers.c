@@ -16,25 +16,25 @@
 
 /* Write the path of a family's helper program. */
 static int
-find(const char *family, char *out, size_t size)
+find_program(const char *family, char *out, size_t size)
 {
     char name[32];
 
     snprintf(name, sizeof name, "kvtier-bench-%s", family);
-    if (bench_program_beside(name, out, size))
+    if (bench_program_path(name, out, size))
         return 0;
-    fprintf(stderr, "kvtier-bench: the %s cases need %s: left out.\n", family, out);
-    return BENCH_LEFT_OUT;
+    fprintf(stderr, "kvtier-bench: the %s cases need %s: skipped.\n", family, out);
+    return BENCH_SKIPPED;
 }
 
 /* Return the code of a case whose helper program ended without a result. */
 static int
-ended(const char *name, int status)
+code_of_status(const char *name, int status)
 {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 
-    if (code == BENCH_INSIDE_LEFT_OUT)
-        return BENCH_LEFT_OUT;
+    if (code == BENCH_HELPER_SKIPPED)
+        return BENCH_SKIPPED;
     if (code && code != 127) /* the program printed a message */
         return code;
     if (!bench_interrupted())
@@ -45,7 +45,7 @@ ended(const char *name, int status)
 }
 
 static int
-run(const struct bench *bench, char *path, struct bench_result *out)
+run_program(const struct bench *bench, char *path, struct bench_result *out)
 {
     struct bench_program program = BENCH_NO_PROGRAM;
     char name[64], dir[4096];
@@ -58,45 +58,45 @@ run(const struct bench *bench, char *path, struct bench_result *out)
         fprintf(stderr, "kvtier-bench: start %s: %s\n", path, strerror(err));
         return CLI_ENVIRONMENT;
     }
-    json_t *line = bench_program_hear(&program);
+    json_t *line = bench_program_read_json(&program);
     if (!line && bench_interrupted())
         kill(program.pid, SIGTERM); /* ask the program to clean up and end */
     int status = bench_program_end(&program);
     if (line && !status)
-        return bench_result_take(line, out) ? 0 : ended(bench->name, 0);
+        return bench_result_from_json(line, out) ? 0 : code_of_status(bench->name, 0);
     json_decref(line);
-    return ended(bench->name, status);
+    return code_of_status(bench->name, status);
 }
 
-/* Run a case.  If a case is left out, set *none, so that later cases of the family are left out
- * without a second message: the reason is the same for all. */
+/* Run a case.  If a case is skipped, set *skips_family: later cases of the family have the same
+ * reason and are skipped without a second message. */
 static int
-measure(const char *family, bool *none, const struct bench *bench,
+run_case(const char *family, bool *skips_family, const struct bench *bench,
         struct bench_result *out)
 {
     char path[4200];
 
-    if (*none)
-        return BENCH_LEFT_OUT;
-    int code = find(family, path, sizeof path);
+    if (*skips_family)
+        return BENCH_SKIPPED;
+    int code = find_program(family, path, sizeof path);
     if (!code)
-        code = run(bench, path, out);
-    *none = code == BENCH_LEFT_OUT;
+        code = run_program(bench, path, out);
+    *skips_family = code == BENCH_SKIPPED;
     return code;
 }
 
 int
 bench_gpu(const struct bench *bench, struct bench_result *out)
 {
-    static bool none;
+    static bool skips_family;
 
-    return measure("gpu", &none, bench, out);
+    return run_case("gpu", &skips_family, bench, out);
 }
 
 int
 bench_index(const struct bench *bench, struct bench_result *out)
 {
-    static bool none;
+    static bool skips_family;
 
-    return measure("index", &none, bench, out);
+    return run_case("index", &skips_family, bench, out);
 }

@@ -13,17 +13,17 @@
 
 #define FILE_NAME "libhf3fs_api_shared.so"
 #define MAX_FILES (1 << 22) /* the library allocates a table of RLIMIT_NOFILE descriptors */
-#define PATIENCE_S 10 /* timeout of bench_library_wait() */
+#define TIMEOUT_S 10 /* timeout of bench_hf3fs_wait() */
 
 static struct kvt__usrbio_api library;
 
 static int
-left_out(const char *why)
+skip(const char *why)
 {
-    fprintf(stderr, "kvtier-bench: the hf3fs cases measure beside " FILE_NAME " (%s): "
-            "left out.\nPut its directory into LD_LIBRARY_PATH, or build the one of the "
-            "tests (ninja -C build tests/fakes/hf3fs/" FILE_NAME ").\n", why);
-    return BENCH_LEFT_OUT;
+    fprintf(stderr, "kvtier-bench: the baseline of the hf3fs cases needs " FILE_NAME
+            " (%s): skipped.\nPut the library's directory into LD_LIBRARY_PATH, or build the "
+            "replacement (ninja -C build tests/fakes/hf3fs/" FILE_NAME ").\n", why);
+    return BENCH_SKIPPED;
 }
 
 static bool
@@ -58,7 +58,7 @@ find_functions(void *handle)
 }
 
 int
-bench_library_open(const struct kvt__usrbio_api **out)
+bench_hf3fs_library(const struct kvt__usrbio_api **out)
 {
     struct rlimit files;
     char built[4096];
@@ -68,22 +68,22 @@ bench_library_open(const struct kvt__usrbio_api **out)
     if (library.name)
         return 0;
     if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_max > MAX_FILES)
-        return left_out("which takes memory for each file that the hard limit of open "
-                        "files allows: lower that, ulimit -Hn 1048576");
+        return skip("the library allocates memory for each descriptor up to the hard limit "
+                    "of open files; lower the limit: ulimit -Hn 1048576");
     int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
     handle = dlopen(FILE_NAME, flags);
-    if (!handle && bench_program_find("fakes/hf3fs/" FILE_NAME, built, sizeof built))
+    if (!handle && bench_program_test_path("fakes/hf3fs/" FILE_NAME, built, sizeof built))
         handle = dlopen(built, flags);
     if (!handle)
-        return left_out(dlerror());
+        return skip(dlerror());
     if (!find_functions(handle))
-        return left_out("which lacks a function here");
+        return skip("the library lacks a function");
     library.name = "library";
     return 0;
 }
 
 int
-bench_library_memory(const struct bench_mount *mount, size_t bytes,
+bench_hf3fs_memory(const struct bench_hf3fs_mount *mount, size_t bytes,
                      struct kvt__hf3fs_iov *out)
 {
     *out = (struct kvt__hf3fs_iov){ 0 };
@@ -99,13 +99,13 @@ bench_library_memory(const struct bench_mount *mount, size_t bytes,
 }
 
 int
-bench_library_wait(const struct kvt__usrbio_api *api, const struct kvt__hf3fs_ior *ring,
-                   struct kvt__hf3fs_cqe *answers, int n)
+bench_hf3fs_wait(const struct kvt__usrbio_api *api, const struct kvt__hf3fs_ior *ring,
+                   struct kvt__hf3fs_cqe *cqes, int n)
 {
     struct timespec until;
 
     clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += PATIENCE_S;
-    int got = api->wait_for_ios(ring, answers, n, 1, &until);
+    until.tv_sec += TIMEOUT_S;
+    int got = api->wait_for_ios(ring, cqes, n, 1, &until);
     return got ? got : -ETIMEDOUT;
 }

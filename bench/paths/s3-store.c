@@ -44,9 +44,9 @@ map_buffers(struct bench_s3 *r)
 int
 bench_s3_open(struct bench_s3 *r, const struct bench *bench)
 {
-    struct bench_server_params params = { .object_bytes = r->object_bytes, .tls = r->tls,
+    struct bench_s3_server_params params = { .object_bytes = r->object_bytes, .tls = r->tls,
                                           .head_delay_ms = r->head_delay_ms };
-    int code = bench_server_open(bench, &params, &r->server);
+    int code = bench_s3_server_open(bench, &params, &r->server);
 
     return code ? code : map_buffers(r);
 }
@@ -54,7 +54,7 @@ bench_s3_open(struct bench_s3 *r, const struct bench *bench)
 int
 bench_s3_open_store(struct bench_s3 *r)
 {
-    const struct bench_server *server = &r->server;
+    const struct bench_s3_server *server = &r->server;
     char url[128], endpoint[128], ca_file[4128];
     const char *settings[] = { url, endpoint, "s3_addressing=path", "s3_region=bench",
                                "aws_access_key_id=bench", "aws_secret_access_key=bench",
@@ -64,9 +64,9 @@ bench_s3_open_store(struct bench_s3 *r)
     snprintf(endpoint, sizeof endpoint, "s3_endpoint_url=http%s://%s:%d",
              r->tls ? "s" : "", server->host, r->tls ? server->tls_port : server->port);
     snprintf(ca_file, sizeof ca_file, "s3_ca_file=%s", server->ca_file);
-    int code = bench_store_open_with(settings, &r->store);
+    int code = bench_store_open_settings(settings, &r->store);
     if (!code && r->server.program.pid)
-        bench_find_index(&r->index); /* the port is random: no later process uses the index */
+        bench_index_dir_find(&r->index); /* the port is random: no later process uses the index */
     return code;
 }
 
@@ -74,8 +74,8 @@ int
 bench_s3_close(struct bench_s3 *r, uint64_t *n_connections)
 {
     kvt_store_close(r->store);
-    bench_remove_index(&r->index);
-    int code = bench_server_close(&r->server, n_connections);
+    bench_index_dir_remove(&r->index);
+    int code = bench_s3_server_close(&r->server, n_connections);
     if (r->memory)
         munmap(r->memory, memory_bytes(r));
     free(r->ops);
@@ -86,16 +86,16 @@ bench_s3_close(struct bench_s3 *r, uint64_t *n_connections)
 /* -------------------------------------------------------------------------- a run */
 
 static bool
-is_good(const struct bench_s3 *r, const struct kvt_op *op)
+is_expected(const struct bench_s3 *r, const struct kvt_op *op)
 {
-    bool misses = strstr(op->key, ".miss");
+    bool is_absent = strstr(op->key, ".miss");
 
     switch (r->kind) {
     case BENCH_GET:
         return !op->status && op->found_bytes == r->object_bytes &&
                (op->found & KVT_FOUND_CHECKED);
     case BENCH_HEAD:
-        return op->status == (misses ? -ENOENT : 0);
+        return op->status == (is_absent ? -ENOENT : 0);
     default:
         return !op->status;
     }
@@ -104,25 +104,25 @@ is_good(const struct bench_s3 *r, const struct kvt_op *op)
 static int
 check(const struct bench_s3 *r, const struct kvt_op *op)
 {
-    if (is_good(r, op))
+    if (is_expected(r, op))
         return 0;
     fprintf(stderr, "kvtier-bench: %s: %s\n", op->key,
             *op->why ? op->why
-                     : "what came was not verified: the server tells no "
-                       "x-amz-checksum-crc32c, or its length is another");
+                     : "the object was not verified: the response has no "
+                       "x-amz-checksum-crc32c, or the length differs");
     return CLI_ENVIRONMENT;
 }
 
 static int
-begin(struct bench_s3 *r, struct kvt_op *op)
+start_operation(struct bench_s3 *r, struct kvt_op *op)
 {
     static const uint32_t kinds[] = { KVT_OP_GET, KVT_OP_PUT, KVT_OP_STAT };
     size_t slot = (size_t)(op - r->ops);
-    bool misses = r->kind == BENCH_HEAD && (r->all_miss || r->n_started % 2);
+    bool is_absent = r->kind == BENCH_HEAD && (r->all_absent || r->n_started % 2);
 
     r->n_started++;
     snprintf(r->keys[slot], sizeof r->keys[slot], "object-%zu%s", slot,
-             misses ? ".miss" : "");
+             is_absent ? ".miss" : "");
     *op = (struct kvt_op){ .struct_size = sizeof *op, .kind = kinds[r->kind],
                            .flags = KVT_OP_NAME, .key = r->keys[slot],
                            .buf = r->memory + slot * r->object_bytes,
@@ -133,7 +133,7 @@ begin(struct bench_s3 *r, struct kvt_op *op)
 
 /* Check the completed operations and start an operation in each of their slots. */
 static int
-go_on(struct bench_s3 *r)
+process_completions(struct bench_s3 *r)
 {
     struct kvt_op *done[64];
     size_t n = kvt_store_poll(r->store, done, 64);
@@ -143,7 +143,7 @@ go_on(struct bench_s3 *r)
         code = check(r, done[i]);
         r->n_done++;
         if (!code && r->n_started < r->n_objects)
-            code = begin(r, done[i]);
+            code = start_operation(r, done[i]);
     }
     return code;
 }
@@ -157,14 +157,14 @@ bench_s3_run(struct bench_s3 *r, struct bench_cost *out)
     r->n_started = r->n_done = 0;
     bench_start(out);
     for (size_t i = 0; !code && i < r->n_slots && i < r->n_objects; i++)
-        code = begin(r, &r->ops[i]);
+        code = start_operation(r, &r->ops[i]);
     while (!code && r->n_done < r->n_objects) {
-        int ready = poll(&fd, 1, r->watch ? 2 : 1000);
+        int ready = poll(&fd, 1, r->on_progress ? 2 : 1000);
 
-        if (r->watch)
-            r->watch(r);
+        if (r->on_progress)
+            r->on_progress(r);
         if (ready > 0)
-            code = go_on(r);
+            code = process_completions(r);
         if (bench_interrupted())
             code = CLI_ENVIRONMENT;
     }

@@ -31,7 +31,7 @@ core(const cpu_set_t *set, int n)
 
 /* Pin the calling thread to the second core; the server uses the first. */
 static void
-pin(struct bench_server *s)
+pin(struct bench_s3_server *s)
 {
     int ours = core(&s->cores->set, 1);
     cpu_set_t set;
@@ -46,9 +46,8 @@ pin(struct bench_server *s)
 /* ---------------------------------------------------------------------- program */
 
 static const char missing[] =
-    "kvtier-bench: the s3 cases need a server to measure against, and there is none at "
-    "%s.\nBuild it (ninja -C build tests/servers/http-sink) or say where it is "
-    "(--server).\n";
+    "kvtier-bench: the s3 cases need a server, and there is none at %s.\nBuild the server "
+    "(ninja -C build tests/servers/http-sink) or name a server (--server).\n";
 
 static int
 find_program(const struct bench *bench, char *out, size_t size)
@@ -56,11 +55,11 @@ find_program(const struct bench *bench, char *out, size_t size)
     if (bench->server)
         snprintf(out, size, "%s", bench->server);
     else
-        bench_program_find("servers/http-sink", out, size);
+        bench_program_test_path("servers/http-sink", out, size);
     if (!access(out, X_OK))
         return 0;
     fprintf(stderr, missing, out);
-    return bench->server ? CLI_ENVIRONMENT : BENCH_LEFT_OUT;
+    return bench->server ? CLI_ENVIRONMENT : BENCH_SKIPPED;
 }
 
 #define MAX_ARGS 16
@@ -73,9 +72,9 @@ add_arg(char **args, size_t *n, const char *name, const char *value)
 }
 
 static int
-hear_ports(struct bench_server *s)
+read_ports(struct bench_s3_server *s)
 {
-    json_t *line = bench_program_hear(&s->program);
+    json_t *line = bench_program_read_json(&s->program);
     int bad = json_unpack(line, "{s:i, s:i}", "port", &s->port, "tls_port", &s->tls_port);
 
     json_decref(line);
@@ -83,8 +82,8 @@ hear_ports(struct bench_server *s)
 }
 
 static int
-start_program(const struct bench *bench, const struct bench_server_params *params,
-              struct bench_server *s)
+start_program(const struct bench *bench, const struct bench_s3_server_params *params,
+              struct bench_s3_server *s)
 {
     char program[4096], key[4096], size[32], delay[32], cpu[32], *args[MAX_ARGS];
     size_t n = 1;
@@ -102,7 +101,7 @@ start_program(const struct bench *bench, const struct bench_server_params *param
     add_arg(args, &n, "--delay-ms", delay);
     add_arg(args, &n, "--cpu", cpu);
     if (params->tls) {
-        code = bench_certificate(s->ca_file, key);
+        code = bench_s3_certificate(s->ca_file, key);
         add_arg(args, &n, "--tls-port", "0");
         add_arg(args, &n, "--cert", s->ca_file);
         add_arg(args, &n, "--key", key);
@@ -112,7 +111,7 @@ start_program(const struct bench *bench, const struct bench_server_params *param
         return code;
     int err = bench_program_start(&s->program, args);
     if (!err)
-        err = hear_ports(s);
+        err = read_ports(s);
     if (err) {
         fprintf(stderr, "kvtier-bench: start %s: %s\n", program, strerror(err));
         return CLI_ENVIRONMENT;
@@ -124,8 +123,8 @@ start_program(const struct bench *bench, const struct bench_server_params *param
 
 /* Use the running server of a URL, http://ADDRESS:PORT/BUCKET. */
 static int
-take_running(const struct bench *bench, const struct bench_server_params *params,
-             struct bench_server *s)
+use_running_server(const struct bench *bench, const struct bench_s3_server_params *params,
+             struct bench_s3_server *s)
 {
     if (sscanf(bench->server, "http://%63[0-9.]:%d/%63[^/]", s->host, &s->port,
                s->bucket) != 3) {
@@ -134,27 +133,27 @@ take_running(const struct bench *bench, const struct bench_server_params *params
         return CLI_USAGE;
     }
     if (params->tls || params->head_delay_ms) {
-        fprintf(stderr, "kvtier-bench: a server that runs already has no TLS here and "
-                "does not answer late: case left out\n");
-        return BENCH_LEFT_OUT;
+        fprintf(stderr, "kvtier-bench: the case needs TLS or delayed responses, which "
+                "--server with a URL does not have: skipped\n");
+        return BENCH_SKIPPED;
     }
     return 0;
 }
 
 int
-bench_server_open(const struct bench *bench, const struct bench_server_params *params,
-                  struct bench_server *s)
+bench_s3_server_open(const struct bench *bench, const struct bench_s3_server_params *params,
+                  struct bench_s3_server *s)
 {
     int code;
 
-    *s = (struct bench_server){ .program = BENCH_NO_PROGRAM, .host = "127.0.0.1",
+    *s = (struct bench_s3_server){ .program = BENCH_NO_PROGRAM, .host = "127.0.0.1",
                                 .bucket = "bench", .cores = calloc(1, sizeof *s->cores) };
     if (!s->cores || sched_getaffinity(0, sizeof s->cores->set, &s->cores->set)) {
-        fprintf(stderr, "kvtier-bench: which cores may be used: %s\n", strerror(errno));
+        fprintf(stderr, "kvtier-bench: read the CPU affinity: %s\n", strerror(errno));
         return CLI_ENVIRONMENT;
     }
     if (bench->server && !strncmp(bench->server, "http://", 7))
-        code = take_running(bench, params, s);
+        code = use_running_server(bench, params, s);
     else
         code = start_program(bench, params, s);
     if (!code)
@@ -163,7 +162,7 @@ bench_server_open(const struct bench *bench, const struct bench_server_params *p
 }
 
 int
-bench_server_close(struct bench_server *s, uint64_t *n_connections)
+bench_s3_server_close(struct bench_s3_server *s, uint64_t *n_connections)
 {
     json_int_t n = -1;
 
@@ -171,9 +170,9 @@ bench_server_close(struct bench_server *s, uint64_t *n_connections)
         sched_setaffinity(0, sizeof s->cores->set, &s->cores->set);
     free(s->cores);
     s->cores = NULL;
-    bench_program_no_more(&s->program);
+    bench_program_close_input(&s->program);
     if (n_connections && s->program.pid > 0) {
-        json_t *line = bench_program_hear(&s->program);
+        json_t *line = bench_program_read_json(&s->program);
 
         if (line && !json_unpack(line, "{s:I}", "connections", &n) && n >= 0)
             *n_connections = (uint64_t)n;
@@ -182,6 +181,6 @@ bench_server_close(struct bench_server *s, uint64_t *n_connections)
     bench_program_end(&s->program);
     if (!n_connections || n >= 0)
         return 0;
-    fprintf(stderr, "kvtier-bench: the server does not tell its connections\n");
+    fprintf(stderr, "kvtier-bench: the server did not report its connections\n");
     return CLI_ENVIRONMENT;
 }

@@ -29,13 +29,13 @@ struct bench_socket_conn {
     char head[1024];
     size_t head_bytes;      /* bytes in head: the response's head and the first bytes of the body */
     size_t left;            /* bytes of the response's body to receive */
-    bool in_body, misses, writing;
+    bool in_body, is_absent, writing;
 };
 
 static int
 fail(const char *what, int err)
 {
-    fprintf(stderr, "kvtier-bench: bare loop: %s%s%s\n", what, err ? ": " : "",
+    fprintf(stderr, "kvtier-bench: baseline loop: %s%s%s\n", what, err ? ": " : "",
             err ? strerror(err) : "");
     return CLI_ENVIRONMENT;
 }
@@ -44,7 +44,7 @@ fail(const char *what, int err)
 
 /* Convert the result of recv() or send(): bytes; 0: would block; -1: connection closed. */
 static ssize_t
-outcome(ssize_t n)
+transfer_result(ssize_t n)
 {
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return 0;
@@ -53,7 +53,7 @@ outcome(ssize_t n)
 
 /* Convert the result of SSL_read_ex() or SSL_write_ex() in the same way. */
 static ssize_t
-tls_outcome(SSL *ssl, int result, size_t n)
+tls_transfer_result(SSL *ssl, int result, size_t n)
 {
     if (result == 1)
         return (ssize_t)n;
@@ -67,9 +67,9 @@ receive(struct bench_socket_conn *c, void *to, size_t room)
     size_t n = 0;
 
     if (!c->ssl)
-        return outcome(recv(c->fd, to, room, 0));
+        return transfer_result(recv(c->fd, to, room, 0));
     int result = SSL_read_ex(c->ssl, to, room, &n);
-    return tls_outcome(c->ssl, result, n);
+    return tls_transfer_result(c->ssl, result, n);
 }
 
 static ssize_t
@@ -78,9 +78,9 @@ transmit(struct bench_socket_conn *c, const void *from, size_t bytes, bool more)
     size_t n = 0;
 
     if (!c->ssl)
-        return outcome(send(c->fd, from, bytes, MSG_NOSIGNAL | (more ? MSG_MORE : 0)));
+        return transfer_result(send(c->fd, from, bytes, MSG_NOSIGNAL | (more ? MSG_MORE : 0)));
     int result = SSL_write_ex(c->ssl, from, bytes, &n);
-    return tls_outcome(c->ssl, result, n);
+    return tls_transfer_result(c->ssl, result, n);
 }
 
 /* ---------------------------------------------------------------------- requests */
@@ -95,7 +95,7 @@ set_lowat(const struct bench_socket *s, struct bench_socket_conn *c, bool on)
 }
 
 static void
-watch(struct bench_socket *s, struct bench_socket_conn *c, bool writing)
+set_events(struct bench_socket *s, struct bench_socket_conn *c, bool writing)
 {
     struct epoll_event event = { .events = writing ? EPOLLOUT : EPOLLIN,
                                  .data.ptr = c };
@@ -108,7 +108,7 @@ watch(struct bench_socket *s, struct bench_socket_conn *c, bool writing)
 /* Send until the socket would block.  Return 1 if request and body are sent, 0 if not yet, -1 if
  * the connection closed. */
 static int
-send_rest(struct bench_socket *s, struct bench_socket_conn *c)
+send_pending(struct bench_socket *s, struct bench_socket_conn *c)
 {
     size_t all = c->request_bytes + (s->kind == BENCH_PUT ? s->object_bytes : 0);
 
@@ -120,35 +120,35 @@ send_rest(struct bench_socket *s, struct bench_socket_conn *c)
                              !body && all > c->request_bytes);
 
         if (n <= 0) {
-            watch(s, c, true);
+            set_events(s, c, true);
             return (int)n;
         }
         c->sent += (size_t)n;
     }
-    watch(s, c, false);
+    set_events(s, c, false);
     return 1;
 }
 
 static int
-begin(struct bench_socket *s, struct bench_socket_conn *c)
+start_request(struct bench_socket *s, struct bench_socket_conn *c)
 {
     static const char *const methods[] = { "GET", "PUT", "HEAD" };
     char length[64] = "";
 
     if (s->n_started == s->n_wanted)
         return 0;
-    c->misses = s->kind == BENCH_HEAD && s->n_started++ % 2;
+    c->is_absent = s->kind == BENCH_HEAD && s->n_started++ % 2;
     s->n_started += s->kind != BENCH_HEAD;
     if (s->kind == BENCH_PUT)
         snprintf(length, sizeof length, "Content-Length: %zu\r\n", s->object_bytes);
     int n = snprintf(c->request, sizeof c->request, "%s /%s/object-%zu%s HTTP/1.1\r\n"
                      "Host: %s:%d\r\n%s\r\n", methods[s->kind], s->server->bucket,
-                     (size_t)(c - s->conns), c->misses ? ".miss" : "",
+                     (size_t)(c - s->conns), c->is_absent ? ".miss" : "",
                      s->server->host, s->server->port, length);
     c->request_bytes = (size_t)n;
     c->sent = c->head_bytes = 0;
     c->in_body = false;
-    return send_rest(s, c) < 0 ? fail("the server closed a connection", 0) : 0;
+    return send_pending(s, c) < 0 ? fail("the server closed a connection", 0) : 0;
 }
 
 /* --------------------------------------------------------------------- responses */
@@ -177,7 +177,7 @@ read_head(struct bench_socket *s, struct bench_socket_conn *c)
     if (!end)
         return 0;
     int status = c->head_bytes > 12 ? atoi(c->head + 9) : 0;
-    if (s->kind == BENCH_HEAD ? status != (c->misses ? 404 : 200) : status / 100 != 2)
+    if (s->kind == BENCH_HEAD ? status != (c->is_absent ? 404 : 200) : status / 100 != 2)
         return -1;
     body = c->head_bytes - (size_t)(end + 4 - c->head);
     if ((s->kind == BENCH_GET && length_of(c->head) != want) || body > want)
@@ -193,7 +193,7 @@ read_head(struct bench_socket *s, struct bench_socket_conn *c)
 /* Receive until the socket would block.  Return 1 if the response is complete, 0 if not yet, -1 on
  * an error. */
 static int
-read_answer(struct bench_socket *s, struct bench_socket_conn *c)
+read_response(struct bench_socket *s, struct bench_socket_conn *c)
 {
     if (!c->in_body) {
         int got = read_head(s, c);
@@ -220,14 +220,15 @@ read_answer(struct bench_socket *s, struct bench_socket_conn *c)
 static int
 run_conn(struct bench_socket *s, struct bench_socket_conn *c)
 {
-    int done = c->writing ? send_rest(s, c) : read_answer(s, c);
+    int done = c->writing ? send_pending(s, c) : read_response(s, c);
 
     if (done < 0)
         return fail("the server closed a connection, or its answer is no good", 0);
     if (!done || !c->in_body)
         return 0;
     s->n_done++;
-    return begin(s, c);
+    c->in_body = false;
+    return start_request(s, c);
 }
 
 int
@@ -240,7 +241,7 @@ bench_socket_run(struct bench_socket *s, size_t n, struct bench_cost *out)
     s->n_wanted = n;
     bench_start(out);
     for (unsigned i = 0; !code && i < s->n_conns; i++)
-        code = begin(s, &s->conns[i]);
+        code = start_request(s, &s->conns[i]);
     while (!code && s->n_done < n) {
         int got = epoll_wait(s->epoll, events, 64, TIMEOUT_MS);
 
@@ -360,7 +361,7 @@ bench_socket_close(struct bench_socket *s)
 
 /* Measure a run of n requests with the current shape: CPU seconds or wall-clock seconds. */
 static int
-try_shape(struct bench_socket *s, size_t n, bool by_cpu, double *out)
+measure_shape(struct bench_socket *s, size_t n, bool by_cpu, double *out)
 {
     struct bench_cost cost;
     int code = s->tls ? connect_all(s) : 0;
@@ -390,7 +391,7 @@ bench_socket_tune(struct bench_socket *s, size_t n, bool by_cpu)
     for (size_t i = 0; s->kind == BENCH_GET && !code && i < N_SHAPES * N_TRIES; i++) {
         s->lowat = s->tls ? 0 : shapes[i % N_SHAPES].lowat;
         s->read_buffer = s->tls ? shapes[i % N_SHAPES].read_buffer : 0;
-        code = try_shape(s, n, by_cpu, &costs[i % N_SHAPES][i / N_SHAPES]);
+        code = measure_shape(s, n, by_cpu, &costs[i % N_SHAPES][i / N_SHAPES]);
     }
     for (size_t i = 0; s->kind == BENCH_GET && !code && i < N_SHAPES; i++) {
         double cost = bench_median(costs[i], N_TRIES);

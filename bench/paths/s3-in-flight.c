@@ -15,7 +15,7 @@
 
 struct heads {
     struct bench_s3 ours;
-    struct bench_socket bare;
+    struct bench_socket baseline;
 };
 
 static int
@@ -25,11 +25,11 @@ step_ours(void *ctx, struct bench_cost *out)
 }
 
 static int
-step_bare(void *ctx, struct bench_cost *out)
+step_baseline(void *ctx, struct bench_cost *out)
 {
     struct heads *h = ctx;
 
-    return bench_socket_run(&h->bare, h->ours.n_objects, out);
+    return bench_socket_run(&h->baseline, h->ours.n_objects, out);
 }
 
 /* Check n absent objects at a new server, and write the number of connections that the server
@@ -38,7 +38,7 @@ static int
 count_connections(const struct bench *bench, size_t n, uint64_t *n_connections)
 {
     struct bench_s3 r = { .kind = BENCH_HEAD, .n_slots = N_SLOTS, .object_bytes = 4096,
-                          .n_objects = n, .head_delay_ms = DELAY_MS, .all_miss = true };
+                          .n_objects = n, .head_delay_ms = DELAY_MS, .all_absent = true };
     struct bench_cost cost;
     int code = bench_s3_open(&r, bench);
 
@@ -55,21 +55,21 @@ count_connections(const struct bench *bench, size_t n, uint64_t *n_connections)
 static int
 measure(struct heads *h, const struct bench *bench, size_t n, struct bench_cost *costs)
 {
-    static const bench_step_fn steps[] = { step_ours, step_bare };
+    static const bench_step_fn steps[] = { step_ours, step_baseline };
     int code = bench_s3_open(&h->ours, bench);
 
-    h->bare = (struct bench_socket){
+    h->baseline = (struct bench_socket){
         .server = &h->ours.server, .kind = BENCH_HEAD, .n_conns = N_SLOTS,
         .object_bytes = h->ours.object_bytes, .buffers = h->ours.memory, .epoll = -1 };
     if (!code)
         code = bench_s3_open_store(&h->ours);
     if (!code)
-        code = bench_socket_open(&h->bare);
+        code = bench_socket_open(&h->baseline);
     for (size_t i = 0; !code && i < 2; i++)
         code = steps[i](h, costs);
     if (!code)
         code = bench_alternate("s3.head", n, steps, 2, h, costs);
-    bench_socket_close(&h->bare);
+    bench_socket_close(&h->baseline);
     bench_s3_close(&h->ours, NULL);
     return code;
 }
@@ -78,7 +78,7 @@ int
 bench_s3_head(const struct bench *bench, struct bench_result *out)
 {
     double value[BENCH_ROUNDS], limit[BENCH_ROUNDS], ratio[BENCH_ROUNDS];
-    size_t n = bench->quick ? 2 : BENCH_ROUNDS, n_misses = bench->quick ? 200 : 10000;
+    size_t n = bench->quick ? 2 : BENCH_ROUNDS, n_absent = bench->quick ? 200 : 10000;
     struct bench_cost costs[2 * BENCH_ROUNDS];
     struct heads h = { .ours = { .kind = BENCH_HEAD, .n_slots = N_SLOTS,
                                  .object_bytes = 4096, .head_delay_ms = DELAY_MS,
@@ -87,7 +87,7 @@ bench_s3_head(const struct bench *bench, struct bench_result *out)
     int code = measure(&h, bench, n, costs);
 
     if (!code)
-        code = count_connections(bench, n_misses, &n_connections);
+        code = count_connections(bench, n_absent, &n_connections);
     if (code)
         return code;
     for (size_t i = 0; i < n; i++) {
@@ -100,12 +100,12 @@ bench_s3_head(const struct bench *bench, struct bench_result *out)
     out->ratio = bench_median(ratio, n);
     out->unit = "s";
     out->threads = 1;
-    bench_more(out, "heads", (double)h.ours.n_objects);
-    bench_more(out, "in_flight", N_SLOTS);
-    bench_more(out, "delay_ms", DELAY_MS);
-    bench_more(out, "value_most", value[n - 1]);
-    bench_more(out, "misses", (double)n_misses);
-    bench_more(out, "connections_for_misses", (double)n_connections);
+    bench_add_figure(out, "heads", (double)h.ours.n_objects);
+    bench_add_figure(out, "in_flight", N_SLOTS);
+    bench_add_figure(out, "delay_ms", DELAY_MS);
+    bench_add_figure(out, "value_most", value[n - 1]);
+    bench_add_figure(out, "misses", (double)n_absent);
+    bench_add_figure(out, "connections_for_misses", (double)n_connections);
     return 0;
 }
 
@@ -125,12 +125,12 @@ resident_kib(void)
 }
 
 static void
-watch(struct bench_s3 *r)
+record_memory(struct bench_s3 *r)
 {
     size_t now = resident_kib();
 
-    if (now > r->most_kib)
-        r->most_kib = now;
+    if (now > r->max_kib)
+        r->max_kib = now;
 }
 
 /* Write the MiB by which the resident memory grows when the store is open and loads objects.  The
@@ -140,7 +140,7 @@ growth(const struct bench *bench, double *mib)
 {
     struct bench_s3 r = { .kind = BENCH_GET, .tls = true, .n_slots = N_SLOTS,
                           .object_bytes = (size_t)(bench->quick ? 1 : 4) << 20,
-                          .n_objects = bench->quick ? 64 : 640, .watch = watch };
+                          .n_objects = bench->quick ? 64 : 640, .on_progress = record_memory };
     struct bench_cost cost;
     int code = bench_s3_open(&r, bench);
     size_t before = resident_kib();
@@ -149,7 +149,7 @@ growth(const struct bench *bench, double *mib)
         code = bench_s3_open_store(&r);
     if (!code)
         code = bench_s3_run(&r, &cost);
-    *mib = r.most_kib > before ? (double)(r.most_kib - before) / 1024 : 0;
+    *mib = r.max_kib > before ? (double)(r.max_kib - before) / 1024 : 0;
     bench_s3_close(&r, NULL);
     return code;
 }
@@ -163,6 +163,6 @@ bench_s3_memory(const struct bench *bench, struct bench_result *out)
     out->ratio = out->value / out->limit;
     out->unit = "MiB";
     out->threads = 1;
-    bench_more(out, "in_flight", N_SLOTS);
+    bench_add_figure(out, "in_flight", N_SLOTS);
     return code;
 }

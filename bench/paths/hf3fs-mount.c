@@ -39,7 +39,7 @@ half(const cpu_set_t *all, bool second, cpu_set_t *out)
 /* Restrict the calling thread, and the threads and processes that the thread starts later, to
  * one half of the cores.  Return false if there is only one core or the kernel refuses. */
 static bool
-use_half(const struct bench_mount *m, bool second)
+use_half(const struct bench_hf3fs_mount *m, bool second)
 {
     cpu_set_t set;
 
@@ -50,7 +50,7 @@ use_half(const struct bench_mount *m, bool second)
 }
 
 static void
-find_cores(struct bench_mount *m)
+find_cores(struct bench_hf3fs_mount *m)
 {
     m->cores = calloc(1, sizeof *m->cores);
     if (m->cores && sched_getaffinity(0, sizeof m->cores->set, &m->cores->set))
@@ -59,49 +59,49 @@ find_cores(struct bench_mount *m)
 
 /* ------------------------------------------------------------------- the daemon */
 
-#define LEFT_OUT "kvtier-bench: the hf3fs cases need a mount of 3FS, "
+#define NEEDS_MOUNT "kvtier-bench: the hf3fs cases need a mount of 3FS, "
 
 static int
-check_named(const struct bench *bench)
+check_daemon(const struct bench *bench)
 {
     if (!bench->daemon || !access(bench->daemon, X_OK))
         return 0;
-    fprintf(stderr, LEFT_OUT "and %s is no daemon that can be started: %s\n", bench->daemon,
+    fprintf(stderr, NEEDS_MOUNT "and %s cannot be executed: %s\n", bench->daemon,
             strerror(errno));
     return CLI_ENVIRONMENT;
 }
 
 static bool
-lies_on_mount(const struct bench *bench, const struct kvt__usrbio_api *api)
+is_on_mount(const struct bench *bench, const struct kvt__usrbio_api *api)
 {
     int fd = open(bench->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool is_there = fd >= 0 && api->is_hf3fs(fd);
+    bool is_mount = fd >= 0 && api->is_hf3fs(fd);
 
     if (fd >= 0)
         close(fd);
-    return is_there;
+    return is_mount;
 }
 
 /* Write the path of the daemon to start, or "" if the case's directory is on a mount of 3FS. */
 static int
-choose(const struct bench *bench, const struct kvt__usrbio_api *api, char *out,
+find_daemon(const struct bench *bench, const struct kvt__usrbio_api *api, char *out,
        size_t size)
 {
     *out = '\0';
     if (bench->daemon)
         snprintf(out, size, "%s", bench->daemon);
-    else if (!lies_on_mount(bench, api) &&
-             !bench_program_find("servers/usrbiod", out, size)) {
-        fprintf(stderr, LEFT_OUT "and there is no daemon at %s: left out.\nBuild it (ninja "
-                "-C build tests/servers/usrbiod), say where it is (--daemon), or let --dir "
-                "lie on a mount.\n", out);
-        return BENCH_LEFT_OUT;
+    else if (!is_on_mount(bench, api) &&
+             !bench_program_test_path("servers/usrbiod", out, size)) {
+        fprintf(stderr, NEEDS_MOUNT "and there is no daemon at %s: skipped.\nBuild the daemon "
+                "(ninja -C build tests/servers/usrbiod), name a daemon (--daemon), or choose a "
+                "--dir on a mount.\n", out);
+        return BENCH_SKIPPED;
     }
     return 0;
 }
 
 static int
-make_dirs(const struct bench *bench, char *backing, size_t size, struct bench_mount *m)
+make_dirs(const struct bench *bench, char *backing, size_t size, struct bench_hf3fs_mount *m)
 {
     snprintf(backing, size, "%s/backing", bench->dir);
     if (snprintf(m->point, sizeof m->point, "%s/mount", bench->dir) >=
@@ -119,8 +119,8 @@ make_dirs(const struct bench *bench, char *backing, size_t size, struct bench_mo
 }
 
 static int
-start_daemon(const struct bench *bench, const struct bench_mount_params *params,
-             char *program, struct bench_mount *m)
+start_daemon(const struct bench *bench, const struct bench_hf3fs_mount_params *params,
+             char *program, struct bench_hf3fs_mount *m)
 {
     char backing[4200], rate[32], delay[32], workers[16];
     int n_cores = m->cores ? CPU_COUNT(&m->cores->set) : 0;
@@ -136,73 +136,73 @@ start_daemon(const struct bench *bench, const struct bench_mount_params *params,
     m->split = params->split && use_half(m, false);
     int err = bench_program_start(&m->daemon, args);
     m->split = m->split && use_half(m, true);
-    json_t *ready = err ? NULL : bench_program_hear(&m->daemon);
+    json_t *ready = err ? NULL : bench_program_read_json(&m->daemon);
     bool is_ready = json_object_get(ready, "submit_ios");
     json_decref(ready);
     if (is_ready && !mkdir(m->dir, 0700))
         return 0;
-    fprintf(stderr, LEFT_OUT "and %s cannot make one here: left out.\n", program);
-    return bench->daemon ? CLI_ENVIRONMENT : BENCH_LEFT_OUT;
+    fprintf(stderr, NEEDS_MOUNT "and %s cannot mount 3FS: skipped.\n", program);
+    return bench->daemon ? CLI_ENVIRONMENT : BENCH_SKIPPED;
 }
 
 /* Check the free space of /dev/shm.  The kernel reserves no pages of /dev/shm: without free space,
  * the first access to a page ends the process with SIGBUS. */
 static int
-check_room(uint64_t bytes)
+check_shm_space(uint64_t bytes)
 {
     struct statvfs fs;
 
     if (!statvfs("/dev/shm", &fs) &&
         (!fs.f_blocks || fs.f_bavail > bytes / fs.f_frsize))
         return 0;
-    fprintf(stderr, "kvtier-bench: the hf3fs cases need room in /dev/shm, this one %" PRIu64
-            " MiB: left out (docker run --shm-size).\n", bytes >> 20);
-    return BENCH_LEFT_OUT;
+    fprintf(stderr, "kvtier-bench: the case needs %" PRIu64 " MiB of free space in /dev/shm: "
+            "skipped (docker run --shm-size).\n", bytes >> 20);
+    return BENCH_SKIPPED;
 }
 
 /* -------------------------------------------------------------- an existing mount */
 
 static int
-take_mount(const struct bench *bench, const struct bench_mount_params *params,
-           struct bench_mount *m)
+use_existing_mount(const struct bench *bench, const struct bench_hf3fs_mount_params *params,
+           struct bench_hf3fs_mount *m)
 {
     if (params->rate || params->delay_us) {
-        fprintf(stderr, LEFT_OUT "this one with a daemon that can be slow: left out where "
-                "--dir lies on one already.\n");
-        return BENCH_LEFT_OUT;
+        fprintf(stderr, NEEDS_MOUNT "and this case needs a daemon with a limited "
+                "speed: skipped, because --dir is on an existing mount.\n");
+        return BENCH_SKIPPED;
     }
     snprintf(m->dir, sizeof m->dir, "%s", bench->dir);
     if (m->api->extract_mount_point(m->point, sizeof m->point, bench->dir) > 0)
         return 0;
-    fprintf(stderr, "kvtier-bench: %s: its mount point cannot be found\n", bench->dir);
+    fprintf(stderr, "kvtier-bench: %s: no mount point found\n", bench->dir);
     return CLI_ENVIRONMENT;
 }
 
 /* ------------------------------------------------------------------ open and close */
 
 int
-bench_mount_open(const struct bench *bench, const struct bench_mount_params *params,
-                 struct bench_mount *m)
+bench_hf3fs_mount_open(const struct bench *bench, const struct bench_hf3fs_mount_params *params,
+                 struct bench_hf3fs_mount *m)
 {
     char program[4096];
 
-    *m = (struct bench_mount){ .daemon = BENCH_NO_PROGRAM };
-    int code = check_named(bench);
+    *m = (struct bench_hf3fs_mount){ .daemon = BENCH_NO_PROGRAM };
+    int code = check_daemon(bench);
     if (!code)
-        code = bench_library_open(&m->api);
+        code = bench_hf3fs_library(&m->api);
     if (!code)
-        code = choose(bench, m->api, program, sizeof program);
+        code = find_daemon(bench, m->api, program, sizeof program);
     if (!code)
-        code = check_room(params->shm_bytes);
+        code = check_shm_space(params->shm_bytes);
     if (code)
         return code;
     find_cores(m);
     return *program ? start_daemon(bench, params, program, m)
-                    : take_mount(bench, params, m);
+                    : use_existing_mount(bench, params, m);
 }
 
 void
-bench_mount_close(struct bench_mount *m)
+bench_hf3fs_mount_close(struct bench_hf3fs_mount *m)
 {
     if (m->daemon.pid > 0 && bench_program_end(&m->daemon))
         while (!umount2(m->point, MNT_DETACH)) /* the daemon failed and left the mount */
@@ -214,8 +214,8 @@ bench_mount_close(struct bench_mount *m)
 }
 
 void
-bench_mount_settings(const struct bench_mount *mount, uint64_t iov_bytes,
-                     struct bench_mount_settings *out)
+bench_hf3fs_settings(const struct bench_hf3fs_mount *mount, uint64_t iov_bytes,
+                     struct bench_hf3fs_settings *out)
 {
     snprintf(out->path, sizeof out->path, "hf3fs_base_path=%s", mount->dir);
     snprintf(out->iov, sizeof out->iov, "hf3fs_iov_size=%" PRIu64, iov_bytes);
@@ -228,38 +228,38 @@ bench_mount_settings(const struct bench_mount *mount, uint64_t iov_bytes,
 /* ----------------------------------------------------------------------- counts */
 
 static json_t *
-ask(const struct bench_mount *m, const char *line)
+request(const struct bench_hf3fs_mount *m, const char *line)
 {
     if (dprintf(m->daemon.in, "%s\n", line) < 0)
         return NULL;
-    return bench_program_hear(&m->daemon);
+    return bench_program_read_json(&m->daemon);
 }
 
 static int
-answered(json_t *answer, bool good)
+check_response(json_t *response, bool good)
 {
-    json_decref(answer);
+    json_decref(response);
     if (good)
         return 0;
-    fprintf(stderr, "kvtier-bench: the daemon does not say what it did\n");
+    fprintf(stderr, "kvtier-bench: the daemon did not report its statistics\n");
     return CLI_ENVIRONMENT;
 }
 
 int
-bench_mount_reset(const struct bench_mount *mount)
+bench_hf3fs_reset_stats(const struct bench_hf3fs_mount *mount)
 {
-    json_t *answer = ask(mount, "reset");
+    json_t *response = request(mount, "reset");
 
-    return answered(answer, json_is_true(json_object_get(answer, "ok")));
+    return check_response(response, json_is_true(json_object_get(response, "ok")));
 }
 
 int
-bench_mount_counts(const struct bench_mount *mount, double *mean_in_flight,
+bench_hf3fs_read_stats(const struct bench_hf3fs_mount *mount, double *mean_in_flight,
                    double *mean_bytes_in_flight)
 {
-    json_t *answer = ask(mount, "stats");
+    json_t *response = request(mount, "stats");
 
-    return answered(answer, !json_unpack(answer, "{s:F, s:F}", "mean_in_flight",
+    return check_response(response, !json_unpack(response, "{s:F, s:F}", "mean_in_flight",
                                          mean_in_flight, "mean_bytes_in_flight",
                                          mean_bytes_in_flight));
 }

@@ -52,7 +52,7 @@ open_gpu(struct rig *r)
         err = kvt__gpu_alloc(r->gpu, r->b.bytes, &r->chunks);
     if (!err)
         err = kvt__gpu_alloc(r->gpu, r->b.bytes, &r->other);
-    return err ? machine_fail(r->m, err, "the GPU") : 0;
+    return err ? machine_fail(r->m, err, "open the GPU") : 0;
 }
 
 static int
@@ -68,14 +68,14 @@ rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->ended, NULL);
     if (!n)
-        return BENCH_LEFT_OUT;
-    int code = bench_chunks_open_without(&r->b, bench->quick, n);
+        return BENCH_SKIPPED;
+    int code = bench_chunks_open_no_kv(&r->b, bench->quick, n);
     if (!code)
         code = kv_open(&r->kv, m, bench->quick, c->hnd, n);
     if (!code)
         code = open_gpu(r);
     if (!code)
-        code = machine_pinned(m, r->b.chunk_bytes, &r->chunk);
+        code = machine_alloc_pinned(m, r->b.chunk_bytes, &r->chunk);
     if (code)
         return code;
     kv_shuffle(r->b.blocks, n * BENCH_CHUNK_BLOCKS);
@@ -93,7 +93,7 @@ rig_close(struct rig *r)
 {
     if (r->gpu)
         kvt__gpu_close(r->gpu); /* also frees `chunks` and `other` */
-    machine_unpin(r->m, r->chunk);
+    machine_free_pinned(r->m, r->chunk);
     kv_close(&r->kv);
     bench_chunks_close(&r->b);
     free(r->jobs);
@@ -134,7 +134,7 @@ copy_all(struct rig *r, bool gather, struct bench_cost *out)
     int err = gather ? kvt__gpu_gather(r->gpu, r->m->stream, r->list, r->b.n)
                      : kvt__gpu_scatter(r->gpu, r->list, r->b.n);
     if (err)
-        return machine_fail(r->m, err, "copies could not be begun");
+        return machine_fail(r->m, err, "start the copies");
     pthread_mutex_lock(&r->lock);
     while (r->n_left)
         pthread_cond_wait(&r->ended, &r->lock);
@@ -176,14 +176,14 @@ check_chunk(struct rig *r, size_t i, uint64_t number)
 
     if (code)
         return code;
-    uint32_t came = kvt__crc32c(0, r->chunk, r->b.chunk_bytes);
+    uint32_t actual = kvt__crc32c(0, r->chunk, r->b.chunk_bytes);
     kv_chunk(&r->kv, number, r->chunk);
     uint32_t wanted = kvt__crc32c(0, r->chunk, r->b.chunk_bytes);
-    if (came == wanted && r->jobs[i].crc == wanted)
+    if (actual == wanted && r->jobs[i].crc == wanted)
         return 0;
-    fprintf(stderr, "kvtier-bench: WRONG BYTES: a chunk of CRC32C %08x should have been "
-            "gathered, it has %08x, and the GPU says %08x. No figure of this run counts.\n",
-            wanted, came, r->jobs[i].crc);
+    fprintf(stderr, "kvtier-bench: WRONG BYTES: a gathered chunk has CRC32C %08x, the GPU "
+            "reports %08x, expected is %08x. No figure of this run counts.\n", actual,
+            r->jobs[i].crc, wanted);
     return CLI_NO;
 }
 
@@ -225,11 +225,11 @@ case_copies(const struct gpu_case *c, const struct bench *bench, const struct ma
     if (!code)
         code = check(&r);
     if (!code) {
-        bench_chunks_speeds(&r.b, costs, costs + r.b.n_rounds, out);
+        bench_chunks_fill_result(&r.b, costs, costs + r.b.n_rounds, out);
         out->threads = 1;
-        bench_more(out, "chunks", (double)r.b.n);
-        bench_more(out, "chunk_bytes", (double)r.b.chunk_bytes);
-        bench_more_text(out, "device", kvt__gpu_describe(r.gpu));
+        bench_add_figure(out, "chunks", (double)r.b.n);
+        bench_add_figure(out, "chunk_bytes", (double)r.b.chunk_bytes);
+        bench_add_text(out, "device", kvt__gpu_describe(r.gpu));
     }
     rig_close(&r);
     return code;

@@ -10,19 +10,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "through.h"
+#include "storage.h"
 #include "cli.h"
 
 /* ----------------------------------------------------------------------- set-up */
 
 static int
-open_both(struct bench_through *t, const char *dir, const char *const *settings)
+open_both(struct bench_storage *t, const char *dir, const char *const *settings)
 {
     const char *all[12] = { "local_cpu=false", "blocking_timeout_secs=600" };
     char pool[64];
     size_t n = 2;
 
-    bench_chunks_pool(&t->b, pool);
+    bench_chunks_pool_setting(&t->b, pool);
     all[n++] = pool;
     while (*settings && n + 1 < sizeof all / sizeof *all)
         all[n++] = *settings++;
@@ -34,21 +34,21 @@ open_both(struct bench_through *t, const char *dir, const char *const *settings)
     if (code)
         return code;
     return dir ? bench_store_open(dir, &t->store)
-               : bench_store_open_with(all, &t->store);
+               : bench_store_open_settings(all, &t->store);
 }
 
 int
-bench_through_open(struct bench_through *t, const char *dir, const char *const *settings,
+bench_storage_open(struct bench_storage *t, const char *dir, const char *const *settings,
                    bool quick, size_t n_chunks)
 {
-    int code = t->view ? bench_chunks_open_without(&t->b, quick, n_chunks)
+    int code = t->view ? bench_chunks_open_no_kv(&t->b, quick, n_chunks)
                        : bench_chunks_open(&t->b, quick, n_chunks);
 
     return code ? code : open_both(t, dir, settings);
 }
 
 void
-bench_through_close(struct bench_through *t)
+bench_storage_close(struct bench_storage *t)
 {
     kvt_engine_close(t->engine);
     kvt_store_close(t->store);
@@ -60,14 +60,14 @@ bench_through_close(struct bench_through *t)
 /* Delete the chunks of the last prompt, then store the chunks of a new prompt.  Write the number
  * of chunks that the engine did not drop. */
 static int
-store_chunks(struct bench_through *t, struct bench_cost *out, uint64_t *n_stored)
+store_chunks(struct bench_storage *t, struct bench_cost *out, uint64_t *n_stored)
 {
     struct kvt_group_io io = bench_chunks_io(&t->b, 0, t->b.n);
     uint64_t before = cli_counter(t->engine, "store_chunks");
     int code = bench_store_clear(t->store);
 
     if (!code)
-        code = bench_chunks_prompt(&t->b, t->engine);
+        code = bench_chunks_next_prompt(&t->b, t->engine);
     if (code)
         return code;
     bench_start(out);
@@ -80,7 +80,7 @@ store_chunks(struct bench_through *t, struct bench_cost *out, uint64_t *n_stored
 }
 
 int
-bench_through_wait(struct bench_through *t)
+bench_storage_fill(struct bench_storage *t)
 {
     struct bench_cost cost;
     uint64_t n_stored = 0;
@@ -97,13 +97,13 @@ bench_through_wait(struct bench_through *t)
 static int
 step_store(void *ctx, struct bench_cost *out)
 {
-    struct bench_through *t = ctx;
+    struct bench_storage *t = ctx;
     uint64_t n_stored;
     size_t n_files = 0;
     int code = store_chunks(t, out, &n_stored);
 
     if (!code)
-        code = bench_store_bytes(t->store, &n_files, &t->storage_bytes);
+        code = bench_store_count(t->store, &n_files, &t->storage_bytes);
     if (!code && (n_stored != t->b.n || n_files != t->b.n ||
                   t->storage_bytes < t->b.bytes)) {
         fprintf(stderr, "kvtier-bench: of %zu chunks %" PRIu64 " were stored, in %zu "
@@ -115,7 +115,7 @@ step_store(void *ctx, struct bench_cost *out)
 }
 
 int
-bench_through_load(struct bench_through *t, struct bench_cost *out)
+bench_storage_load(struct bench_storage *t, struct bench_cost *out)
 {
     t->storage_bytes = t->b.bytes;
     return bench_chunks_load(&t->b, t->engine, t->b.bytes,
@@ -125,29 +125,29 @@ bench_through_load(struct bench_through *t, struct bench_cost *out)
 static int
 step_load(void *ctx, struct bench_cost *out)
 {
-    return bench_through_load(ctx, out);
+    return bench_storage_load(ctx, out);
 }
 
 static int
-step_bare_write(void *ctx, struct bench_cost *out)
+step_baseline_write(void *ctx, struct bench_cost *out)
 {
-    const struct bench_loop *bare = &((struct bench_through *)ctx)->bare;
+    const struct bench_loop *baseline = &((struct bench_storage *)ctx)->baseline;
 
-    return bare->write(bare->ctx, out);
+    return baseline->write(baseline->ctx, out);
 }
 
 static int
-step_bare_read(void *ctx, struct bench_cost *out)
+step_baseline_read(void *ctx, struct bench_cost *out)
 {
-    const struct bench_loop *bare = &((struct bench_through *)ctx)->bare;
+    const struct bench_loop *baseline = &((struct bench_storage *)ctx)->baseline;
 
-    return bare->read(bare->ctx, out);
+    return baseline->read(baseline->ctx, out);
 }
 
 /* Copy all chunks between t->b.copy and the blocks.  A piece is the tokens of one block of one
  * layer's K or V.  scatter: from chunks to blocks; otherwise from blocks to chunks. */
 static void
-copy_pieces(struct bench_through *t, bool scatter)
+copy_pieces(struct bench_storage *t, bool scatter)
 {
     size_t piece = (size_t)CLI_BLOCK_TOKENS * t->b.shape.n_heads *
                    t->b.shape.head_bytes;
@@ -188,7 +188,7 @@ step_scatter(void *ctx, struct bench_cost *out)
 /* ---------------------------------------------------------------------- figures */
 
 static double
-gigabytes(const struct bench_through *t)
+gigabytes(const struct bench_storage *t)
 {
     return (double)t->b.bytes * 1e-9;
 }
@@ -196,8 +196,8 @@ gigabytes(const struct bench_through *t)
 /* Fill in the CPU seconds a GB beyond the baseline's.  copy: costs of the baseline copy; NULL: no
  * copy. */
 static void
-cpu_above(const struct bench_through *t, const struct bench_cost *ours,
-          const struct bench_cost *bare, const struct bench_cost *copy,
+cpu_above(const struct bench_storage *t, const struct bench_cost *ours,
+          const struct bench_cost *baseline, const struct bench_cost *copy,
           struct bench_result *out)
 {
     double value[BENCH_ROUNDS], limit[BENCH_ROUNDS], total[BENCH_ROUNDS];
@@ -207,7 +207,7 @@ cpu_above(const struct bench_through *t, const struct bench_cost *ours,
     for (size_t i = 0; i < n; i++) {
         of_copy[i] = copy ? copy[i].cpu / gigabytes(t) : 0;
         total[i] = ours[i].cpu / gigabytes(t);
-        limit[i] = bare[i].cpu / gigabytes(t) + of_copy[i];
+        limit[i] = baseline[i].cpu / gigabytes(t) + of_copy[i];
         value[i] = total[i] - limit[i];
     }
     out->value = bench_median(value, n);
@@ -215,13 +215,13 @@ cpu_above(const struct bench_through *t, const struct bench_cost *ours,
     out->unit = "CPU s/GB";
     double all = bench_median(total, n);
     out->ratio = all > 0 ? out->limit / all : 0;
-    bench_more(out, "cpu_s_per_gb", all);
+    bench_add_figure(out, "cpu_s_per_gb", all);
     if (copy)
-        bench_more(out, "copy_cpu_s_per_gb", bench_median(of_copy, n));
+        bench_add_figure(out, "copy_cpu_s_per_gb", bench_median(of_copy, n));
 }
 
 static double
-median_seconds(const struct bench_through *t, const struct bench_cost *costs)
+median_seconds(const struct bench_storage *t, const struct bench_cost *costs)
 {
     double seconds[BENCH_ROUNDS];
 
@@ -233,20 +233,20 @@ median_seconds(const struct bench_through *t, const struct bench_cost *costs)
 /* Return the median ratio without the time of the first copy: no write can start before the first
  * chunk is copied. */
 static double
-ratio_after_first_copy(const struct bench_through *t, const struct bench_cost *ours,
-                       const struct bench_cost *bare, const struct bench_cost *copy)
+ratio_after_first_copy(const struct bench_storage *t, const struct bench_cost *ours,
+                       const struct bench_cost *baseline, const struct bench_cost *copy)
 {
     double first = median_seconds(t, copy) / (double)t->b.n, ratio[BENCH_ROUNDS];
 
     for (size_t i = 0; i < t->b.n_rounds; i++)
-        ratio[i] = bare[i].seconds / (ours[i].seconds - first);
+        ratio[i] = baseline[i].seconds / (ours[i].seconds - first);
     return bench_median(ratio, t->b.n_rounds);
 }
 
 /* Return true if the baseline includes a copy: KV is in host memory, and the step is a write or a
  * read that scatters. */
 static bool
-has_copy(const struct bench_through *t, bool write)
+has_copy(const struct bench_storage *t, bool write)
 {
     return (write || t->scatters) && !t->view;
 }
@@ -254,55 +254,55 @@ has_copy(const struct bench_through *t, bool write)
 /* Fill in the result.  ours: costs of the stores or loads, then of the baseline loop, and, if
  * has_copy(), of the baseline copy. */
 static void
-figures(const struct bench_through *t, bool write, bool cpu, const struct bench_cost *ours,
+figures(const struct bench_storage *t, bool write, bool cpu, const struct bench_cost *ours,
         struct bench_result *out)
 {
-    const struct bench_cost *bare = ours + t->b.n_rounds;
-    const struct bench_cost *copy = has_copy(t, write) ? bare + t->b.n_rounds : NULL;
+    const struct bench_cost *baseline = ours + t->b.n_rounds;
+    const struct bench_cost *copy = has_copy(t, write) ? baseline + t->b.n_rounds : NULL;
 
-    bench_more(out, "chunks", (double)t->b.n);
-    bench_more(out, "chunk_bytes", (double)t->b.chunk_bytes);
-    bench_more(out, "storage_bytes", (double)t->storage_bytes);
+    bench_add_figure(out, "chunks", (double)t->b.n);
+    bench_add_figure(out, "chunk_bytes", (double)t->b.chunk_bytes);
+    bench_add_figure(out, "storage_bytes", (double)t->storage_bytes);
     if (cpu)
-        cpu_above(t, ours, bare, copy, out);
+        cpu_above(t, ours, baseline, copy, out);
     else
-        bench_chunks_speeds(&t->b, ours, bare, out);
+        bench_chunks_fill_result(&t->b, ours, baseline, out);
     if (copy && write && !cpu)
-        bench_more(out, "ratio_after_first_copy",
-                   ratio_after_first_copy(t, ours, bare, copy));
+        bench_add_figure(out, "ratio_after_first_copy",
+                   ratio_after_first_copy(t, ours, baseline, copy));
     if (copy)
-        bench_more(out, "copy_gb_per_s", gigabytes(t) / median_seconds(t, copy));
+        bench_add_figure(out, "copy_gb_per_s", gigabytes(t) / median_seconds(t, copy));
 }
 
 /* -------------------------------------------------------------------- measuring */
 
-static const bench_step_fn write_steps[] = { step_store, step_bare_write, step_gather };
-static const bench_step_fn read_steps[] = { step_load, step_bare_read, step_scatter };
+static const bench_step_fn write_steps[] = { step_store, step_baseline_write, step_gather };
+static const bench_step_fn read_steps[] = { step_load, step_baseline_read, step_scatter };
 
 static size_t
-n_steps(const struct bench_through *t, bool write)
+n_steps(const struct bench_storage *t, bool write)
 {
     return has_copy(t, write) ? 3 : 2;
 }
 
 int
-bench_through_prepare(struct bench_through *t, bool write)
+bench_storage_prepare(struct bench_storage *t, bool write)
 {
     const bench_step_fn *steps = write ? write_steps : read_steps;
     struct bench_cost cost;
-    int code = write ? 0 : step_bare_write(t, &cost);
+    int code = write ? 0 : step_baseline_write(t, &cost);
 
     if (!code)
-        code = bench_through_wait(t);
+        code = bench_storage_fill(t);
     if (!code)
-        code = t->bare.tune(t->bare.ctx, write);
+        code = t->baseline.tune(t->baseline.ctx, write);
     for (size_t i = 0; !code && i < n_steps(t, write); i++)
         code = steps[i](t, &cost);
     return code;
 }
 
 int
-bench_through_measure(struct bench_through *t, const char *name, bool write, bool cpu,
+bench_storage_measure(struct bench_storage *t, const char *name, bool write, bool cpu,
                       struct bench_result *out)
 {
     struct bench_cost costs[3 * BENCH_ROUNDS];

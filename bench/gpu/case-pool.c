@@ -32,8 +32,8 @@ open_engine(struct rig *r)
     char pool[64];
     const char *settings[] = { pool, "remote_url=null://", NULL };
 
-    bench_chunks_pool(&r->b, pool);
-    device_log_listen(&r->log);
+    bench_chunks_pool_setting(&r->b, pool);
+    device_log_start(&r->log);
     int code = bench_engine_open(NULL, settings, KVT_ROLE_BOTH, &r->b.shape, &r->engine);
     return code ? code : kv_set_view(&r->kv, r->engine);
 }
@@ -47,8 +47,8 @@ rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
 
     *r = (struct rig){ .m = m, .store = c->from_kv };
     if (!n)
-        return BENCH_LEFT_OUT;
-    int code = bench_chunks_open_without(&r->b, bench->quick, n);
+        return BENCH_SKIPPED;
+    int code = bench_chunks_open_no_kv(&r->b, bench->quick, n);
     if (!code)
         code = kv_open(&r->kv, m, bench->quick, c->hnd, n);
     if (code)
@@ -56,7 +56,7 @@ rig_open(struct rig *r, const struct gpu_case *c, const struct bench *bench,
     kv_shuffle(r->b.blocks, n * BENCH_CHUNK_BLOCKS);
     code = open_engine(r);
     if (!code)
-        code = machine_pinned(m, r->b.bytes, &r->pinned);
+        code = machine_alloc_pinned(m, r->b.bytes, &r->pinned);
     return code ? code : busy_begin(m, bench->quick, &r->busy);
 }
 
@@ -68,7 +68,7 @@ rig_close(struct rig *r)
 
     kvt_engine_close(r->engine);
     kvt_set_log(NULL, NULL, KVT_LOG_WARN);
-    machine_unpin(r->m, r->pinned);
+    machine_free_pinned(r->m, r->pinned);
     kv_close(&r->kv);
     bench_chunks_close(&r->b);
     return code;
@@ -83,7 +83,7 @@ step_store(void *ctx, struct bench_cost *out)
     struct rig *r = ctx;
     struct kvt_group_io io = bench_chunks_io(&r->b, 0, r->b.n);
     uint64_t before = cli_counter(r->engine, "store_chunks");
-    int code = bench_chunks_prompt(&r->b, r->engine);
+    int code = bench_chunks_next_prompt(&r->b, r->engine);
 
     if (code)
         return code;
@@ -110,7 +110,7 @@ step_load(void *ctx, struct bench_cost *out)
 }
 
 static int
-step_from(void *ctx, struct bench_cost *out)
+step_copy_to_host(void *ctx, struct bench_cost *out)
 {
     const struct rig *r = ctx;
 
@@ -118,7 +118,7 @@ step_from(void *ctx, struct bench_cost *out)
 }
 
 static int
-step_to(void *ctx, struct bench_cost *out)
+step_copy_to_device(void *ctx, struct bench_cost *out)
 {
     const struct rig *r = ctx;
 
@@ -146,7 +146,7 @@ static int
 measure(struct rig *r, const char *name, struct bench_cost *costs)
 {
     const bench_step_fn steps[] = { r->store ? step_store : step_load,
-                                    r->store ? step_from : step_to };
+                                    r->store ? step_copy_to_host : step_copy_to_device };
     int code = 0;
 
     /* Store twice the pool's size before the measurement, so that the measured stores evict. */
@@ -170,12 +170,12 @@ case_pool(const struct gpu_case *c, const struct bench *bench, const struct mach
     if (!code)
         code = measure(&r, c->name, costs);
     if (!code) {
-        bench_chunks_speeds(&r.b, costs, costs + r.b.n_rounds, out);
+        bench_chunks_fill_result(&r.b, costs, costs + r.b.n_rounds, out);
         out->threads = 1;
-        bench_more(out, "chunks", (double)r.b.n);
-        bench_more(out, "chunk_bytes", (double)r.b.chunk_bytes);
-        bench_more_text(out, "device", r.log.device);
-        bench_more_text(out, "beside", busy_what(r.busy));
+        bench_add_figure(out, "chunks", (double)r.b.n);
+        bench_add_figure(out, "chunk_bytes", (double)r.b.chunk_bytes);
+        bench_add_text(out, "device", r.log.device);
+        bench_add_text(out, "concurrent_work", busy_kind(r.busy));
     }
     int late = rig_close(&r);
     return code ? code : late;

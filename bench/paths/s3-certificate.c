@@ -55,7 +55,7 @@ write_key(const char *file, EVP_PKEY *key)
 }
 
 int
-bench_certificate(const char *cert_file, const char *key_file)
+bench_s3_certificate(const char *cert_file, const char *key_file)
 {
     EVP_PKEY *key = EVP_EC_gen("P-256");
     X509 *cert = X509_new();

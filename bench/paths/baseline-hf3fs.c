@@ -13,7 +13,7 @@
 #include "cli.h"
 
 #define ENTRIES 1024
-#define MAX_ANSWERS 64
+#define MAX_CQES 64
 
 struct bench_rings_file {
     int fd;
@@ -29,7 +29,7 @@ struct run {
 static int
 fail(const char *what, int err)
 {
-    fprintf(stderr, "kvtier-bench: bare loop over rings: %s: %s\n", what, strerror(err));
+    fprintf(stderr, "kvtier-bench: baseline loop over rings: %s: %s\n", what, strerror(err));
     return CLI_ENVIRONMENT;
 }
 
@@ -44,7 +44,7 @@ name_of(char out[32], size_t i, bool temporary)
 /* The functions of this part return 0 or a negative errno. */
 
 static int
-end_file(struct run *run, struct bench_rings_file *f)
+finish_file(struct run *run, struct bench_rings_file *f)
 {
     struct bench_rings *r = run->r;
     size_t i = (size_t)(f - r->files);
@@ -64,24 +64,24 @@ end_file(struct run *run, struct bench_rings_file *f)
 }
 
 static int
-take_answers(struct run *run)
+process_completions(struct run *run)
 {
-    struct kvt__hf3fs_cqe answers[MAX_ANSWERS];
+    struct kvt__hf3fs_cqe cqes[MAX_CQES];
     struct bench_rings *r = run->r;
-    int n = bench_library_wait(r->mount->api, &r->ring, answers, MAX_ANSWERS);
+    int n = bench_hf3fs_wait(r->mount->api, &r->ring, cqes, MAX_CQES);
     int err = n < 0 ? n : 0;
 
     for (int i = 0; !err && i < n; i++) {
-        size_t number = (size_t)(uintptr_t)answers[i].userdata;
+        size_t number = (size_t)(uintptr_t)cqes[i].userdata;
         struct bench_rings_file *f = &r->files[number % r->n_files];
         size_t at = number / r->n_files * r->piece;
         size_t bytes = r->file_bytes - at < r->piece ? r->file_bytes - at : r->piece;
 
-        if (answers[i].result != (int64_t)bytes)
-            return answers[i].result < 0 ? (int)answers[i].result : -EIO;
+        if (cqes[i].result != (int64_t)bytes)
+            return cqes[i].result < 0 ? (int)cqes[i].result : -EIO;
         f->left -= bytes;
         if (!f->left)
-            err = end_file(run, f);
+            err = finish_file(run, f);
     }
     return err;
 }
@@ -89,7 +89,7 @@ take_answers(struct run *run)
 /* Queue the I/Os of a whole file and submit them with one call.  If the ring is full, submit and
  * process completions. */
 static int
-hand_over(struct run *run, size_t i)
+submit_file(struct run *run, size_t i)
 {
     struct bench_rings *r = run->r;
     const struct kvt__usrbio_api *api = r->mount->api;
@@ -105,7 +105,7 @@ hand_over(struct run *run, size_t i)
                                     r->files[i].fd, at, left < r->piece ? left : r->piece,
                                     userdata)) == -EAGAIN && !err) {
             api->submit_ios(&r->ring);
-            err = take_answers(run);
+            err = process_completions(run);
         }
         if (!err && slot < 0)
             err = slot;
@@ -114,7 +114,7 @@ hand_over(struct run *run, size_t i)
 }
 
 static int
-begin_file(struct run *run, size_t i)
+start_file(struct run *run, size_t i)
 {
     struct bench_rings *r = run->r;
     char name[32];
@@ -126,7 +126,7 @@ begin_file(struct run *run, size_t i)
         return -errno;
     r->files[i] = (struct bench_rings_file){ .fd = fd, .left = r->file_bytes };
     int err = r->mount->api->reg_fd(fd, 0);
-    return err > 0 ? -err : hand_over(run, i);
+    return err > 0 ? -err : submit_file(run, i);
 }
 
 static int
@@ -151,9 +151,9 @@ run_all(struct bench_rings *r, bool write, struct bench_cost *out)
         return fail("make a ring", -err);
     bench_start(out);
     for (size_t i = 0; !err && i < r->n_files; i++)
-        err = begin_file(&run, i);
+        err = start_file(&run, i);
     while (!err && run.n_done < r->n_files)
-        err = take_answers(&run);
+        err = process_completions(&run);
     bench_stop(out);
     return err ? fail(write ? "write" : "read", -err) : 0;
 }
@@ -161,7 +161,7 @@ run_all(struct bench_rings *r, bool write, struct bench_cost *out)
 /* ------------------------------------------------------------------ all files */
 
 int
-bench_rings_open(struct bench_rings *r, const struct bench_mount *mount, size_t n_files,
+bench_rings_open(struct bench_rings *r, const struct bench_hf3fs_mount *mount, size_t n_files,
                  size_t file_bytes)
 {
     char dir[4200];
@@ -171,13 +171,13 @@ bench_rings_open(struct bench_rings *r, const struct bench_mount *mount, size_t 
                                .depth = -1, .files = calloc(n_files, sizeof *r->files) };
     for (size_t i = 0; r->files && i < n_files; i++)
         r->files[i].fd = -1;
-    snprintf(dir, sizeof dir, "%s/bare", mount->dir);
+    snprintf(dir, sizeof dir, "%s/baseline", mount->dir);
     if (!r->files || (mkdir(dir, 0700) < 0 && errno != EEXIST))
         return fail(dir, r->files ? errno : ENOMEM);
     r->dirfd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (r->dirfd < 0)
         return fail(dir, errno);
-    return bench_library_memory(mount, n_files * file_bytes, &r->iov);
+    return bench_hf3fs_memory(mount, n_files * file_bytes, &r->iov);
 }
 
 static void

@@ -18,7 +18,7 @@
 
 struct pair {
     struct bench_s3 ours;
-    struct bench_socket bare;
+    struct bench_socket baseline;
     size_t n_rounds;
 };
 
@@ -29,11 +29,11 @@ step_ours(void *ctx, struct bench_cost *out)
 }
 
 static int
-step_bare(void *ctx, struct bench_cost *out)
+step_baseline(void *ctx, struct bench_cost *out)
 {
     struct pair *p = ctx;
 
-    return bench_socket_run(&p->bare, p->ours.n_objects, out);
+    return bench_socket_run(&p->baseline, p->ours.n_objects, out);
 }
 
 static int
@@ -41,20 +41,20 @@ pair_open(struct pair *p, const struct bench *bench)
 {
     int code = bench_s3_open(&p->ours, bench);
 
-    p->bare = (struct bench_socket){
+    p->baseline = (struct bench_socket){
         .server = &p->ours.server, .kind = p->ours.kind, .tls = p->ours.tls,
         .n_conns = p->ours.n_slots, .object_bytes = p->ours.object_bytes,
         .buffers = p->ours.memory, .epoll = -1 };
     p->n_rounds = bench->quick ? 2 : MAX_ROUNDS;
     if (!code)
         code = bench_s3_open_store(&p->ours);
-    return code ? code : bench_socket_open(&p->bare);
+    return code ? code : bench_socket_open(&p->baseline);
 }
 
 static void
 pair_close(struct pair *p)
 {
-    bench_socket_close(&p->bare);
+    bench_socket_close(&p->baseline);
     bench_s3_close(&p->ours, NULL);
 }
 
@@ -78,19 +78,19 @@ sum(const struct pair *p, size_t slot)
 static int
 compare(struct pair *p)
 {
-    uint64_t bare[N_SLOTS];
+    uint64_t baseline[N_SLOTS];
     struct bench_cost cost;
-    int code = step_bare(p, &cost);
+    int code = step_baseline(p, &cost);
 
     for (size_t i = 0; i < N_SLOTS; i++)
-        bare[i] = sum(p, i);
+        baseline[i] = sum(p, i);
     if (p->ours.kind == BENCH_GET)
         memset(p->ours.memory, 0, p->ours.n_slots * p->ours.object_bytes);
     if (!code)
         code = step_ours(p, &cost);
     for (size_t i = 0; !code && i < N_SLOTS; i++) {
-        if (sum(p, i) != bare[i]) {
-            fprintf(stderr, "kvtier-bench: the bare loop got other bytes\n");
+        if (sum(p, i) != baseline[i]) {
+            fprintf(stderr, "kvtier-bench: the baseline loop received other bytes\n");
             code = CLI_ENVIRONMENT;
         }
     }
@@ -107,14 +107,14 @@ gigabytes(const struct pair *p)
 
 static void
 figures(const struct pair *p, const struct bench_cost *ours,
-        const struct bench_cost *bare, bool rate, struct bench_result *out)
+        const struct bench_cost *baseline, bool rate, struct bench_result *out)
 {
     double value[MAX_ROUNDS], limit[MAX_ROUNDS], ratio[MAX_ROUNDS], other[MAX_ROUNDS];
     size_t n = p->n_rounds;
 
     for (size_t i = 0; i < n; i++) {
         value[i] = rate ? gigabytes(p) / ours[i].seconds : ours[i].cpu / gigabytes(p);
-        limit[i] = rate ? gigabytes(p) / bare[i].seconds : bare[i].cpu / gigabytes(p);
+        limit[i] = rate ? gigabytes(p) / baseline[i].seconds : baseline[i].cpu / gigabytes(p);
         other[i] = rate ? ours[i].cpu / gigabytes(p) : gigabytes(p) / ours[i].seconds;
         ratio[i] = value[i] / limit[i];
     }
@@ -123,22 +123,22 @@ figures(const struct pair *p, const struct bench_cost *ours,
     out->ratio = bench_median(ratio, n);
     out->unit = rate ? "GB/s" : "CPU s/GB";
     out->threads = 1;
-    bench_more(out, rate ? "cpu_s_per_gb" : "gb_per_s", bench_median(other, n));
-    bench_more(out, "ratio_least", ratio[0]);
-    bench_more(out, "ratio_most", ratio[n - 1]);
-    bench_more(out, "rounds", (double)n);
-    bench_more(out, "objects", (double)p->ours.n_objects);
-    bench_more(out, "object_bytes", (double)p->ours.object_bytes);
-    bench_more(out, "bare_lowat", p->bare.lowat);
-    bench_more(out, "bare_read_buffer", (double)p->bare.read_buffer);
-    bench_more(out, "pinned", p->ours.server.pinned);
+    bench_add_figure(out, rate ? "cpu_s_per_gb" : "gb_per_s", bench_median(other, n));
+    bench_add_figure(out, "ratio_least", ratio[0]);
+    bench_add_figure(out, "ratio_most", ratio[n - 1]);
+    bench_add_figure(out, "rounds", (double)n);
+    bench_add_figure(out, "objects", (double)p->ours.n_objects);
+    bench_add_figure(out, "object_bytes", (double)p->ours.object_bytes);
+    bench_add_figure(out, "baseline_lowat", p->baseline.lowat);
+    bench_add_figure(out, "baseline_read_buffer", (double)p->baseline.read_buffer);
+    bench_add_figure(out, "pinned", p->ours.server.pinned);
 }
 
 static int
 run(const struct bench *bench, const char *name, enum bench_socket_kind kind, bool tls,
     bool rate, struct bench_result *out)
 {
-    static const bench_step_fn steps[] = { step_ours, step_bare };
+    static const bench_step_fn steps[] = { step_ours, step_baseline };
     struct bench_cost costs[2 * MAX_ROUNDS];
     struct pair p = { .ours = {
         .kind = kind, .tls = tls, .n_slots = N_SLOTS,
@@ -149,7 +149,7 @@ run(const struct bench *bench, const char *name, enum bench_socket_kind kind, bo
     if (!code)
         code = compare(&p);
     if (!code)
-        code = bench_socket_tune(&p.bare, p.ours.n_objects, !rate);
+        code = bench_socket_tune(&p.baseline, p.ours.n_objects, !rate);
     if (!code)
         code = bench_alternate(name, p.n_rounds, steps, 2, &p, costs);
     if (!code)

@@ -31,15 +31,15 @@ bench_forbid_uring(void)
 #ifdef KVT_HAVE_LIBURING
 #include <liburing.h>
 
-struct bench_ring {
+struct bench_uring {
     struct io_uring uring;
     unsigned depth;
 };
 
-struct bench_ring *
-bench_ring_new(unsigned depth)
+struct bench_uring *
+bench_uring_new(unsigned depth)
 {
-    struct bench_ring *ring = calloc(1, sizeof *ring);
+    struct bench_uring *ring = calloc(1, sizeof *ring);
 
     if (!ring || io_uring_queue_init(depth, &ring->uring, 0)) {
         free(ring);
@@ -50,7 +50,7 @@ bench_ring_new(unsigned depth)
 }
 
 void
-bench_ring_free(struct bench_ring *ring)
+bench_uring_free(struct bench_uring *ring)
 {
     if (ring)
         io_uring_queue_exit(&ring->uring);
@@ -60,7 +60,7 @@ bench_ring_free(struct bench_ring *ring)
 /* Wait for at least one completion and process all available completions.  Return the sum of
  * their bytes, or a negative errno. */
 static ssize_t
-take(struct io_uring *uring, unsigned *under_way)
+reap_completions(struct io_uring *uring, unsigned *in_flight)
 {
     struct io_uring_cqe *cqe;
     ssize_t bytes = 0;
@@ -72,62 +72,62 @@ take(struct io_uring *uring, unsigned *under_way)
     do {
         bytes = bytes < 0 || cqe->res < 0 ? -EIO : bytes + cqe->res;
         io_uring_cqe_seen(uring, cqe);
-        --*under_way;
+        --*in_flight;
     } while (!io_uring_peek_cqe(uring, &cqe));
     return bytes;
 }
 
 int
-bench_ring_move(struct bench_ring *ring, const struct bench_bare *bare, int fd,
+bench_uring_move(struct bench_uring *ring, const struct bench_baseline *baseline, int fd,
                 unsigned char *buffer, bool write)
 {
     struct io_uring *uring = &ring->uring;
-    size_t asked = 0, done = 0;
-    unsigned under_way = 0;
+    size_t submitted = 0, done = 0;
+    unsigned in_flight = 0;
     ssize_t got = 0;
 
-    while (under_way || (got >= 0 && asked < bare->file_bytes)) {
-        while (got >= 0 && asked < bare->file_bytes && under_way < ring->depth) {
+    while (in_flight || (got >= 0 && submitted < baseline->file_bytes)) {
+        while (got >= 0 && submitted < baseline->file_bytes && in_flight < ring->depth) {
             struct io_uring_sqe *sqe = io_uring_get_sqe(uring);
-            size_t left = bare->file_bytes - asked;
-            unsigned n = (unsigned)(left < bare->piece ? left : bare->piece);
+            size_t left = baseline->file_bytes - submitted;
+            unsigned n = (unsigned)(left < baseline->piece ? left : baseline->piece);
 
             if (write)
-                io_uring_prep_write(sqe, fd, buffer + asked, n, asked);
+                io_uring_prep_write(sqe, fd, buffer + submitted, n, submitted);
             else
-                io_uring_prep_read(sqe, fd, buffer + asked, n, asked);
-            asked += n;
-            under_way++;
+                io_uring_prep_read(sqe, fd, buffer + submitted, n, submitted);
+            submitted += n;
+            in_flight++;
         }
         if (io_uring_submit(uring) < 0)
             return EIO;
-        got = take(uring, &under_way);
+        got = reap_completions(uring, &in_flight);
         done += got > 0 ? (size_t)got : 0;
     }
-    return done == bare->file_bytes ? 0 : EIO;
+    return done == baseline->file_bytes ? 0 : EIO;
 }
 
 #else
 
-struct bench_ring *
-bench_ring_new(unsigned depth)
+struct bench_uring *
+bench_uring_new(unsigned depth)
 {
     (void)depth;
     return NULL;
 }
 
 void
-bench_ring_free(struct bench_ring *ring)
+bench_uring_free(struct bench_uring *ring)
 {
     (void)ring;
 }
 
 int
-bench_ring_move(struct bench_ring *ring, const struct bench_bare *bare, int fd,
+bench_uring_move(struct bench_uring *ring, const struct bench_baseline *baseline, int fd,
                 unsigned char *buffer, bool write)
 {
     (void)ring;
-    (void)bare;
+    (void)baseline;
     (void)fd;
     (void)buffer;
     (void)write;
