@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure the digest of a checkpoint's weight files with a cold page cache.
 
-Makes FILES safetensors files of GB gigabytes with TENSORS tensors each in DIRECTORY.
+Makes FILES safetensors files of GB gigabytes with TENSORS tensors each in a new directory
+below DIRECTORY, and deletes the files at the end.
 The sampled pages are written and synced, so a cold digest reads these pages from the
 disk; the digest never touches the other pages.  The file system allocates all pages, so
 that the samples lie as far apart on the disk as in a real checkpoint; with --sparse the
@@ -14,6 +15,7 @@ import os
 import pathlib
 import struct
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
@@ -57,21 +59,10 @@ def forget(paths):
         return "posix_fadvise"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("directory")
-    parser.add_argument("--files", type=int, default=30)
-    parser.add_argument("--gb", type=float, default=5)
-    parser.add_argument("--tensors", type=int, default=24, help="in each file")
-    parser.add_argument("--sparse", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
-    os.makedirs(args.directory, exist_ok=True)
-    paths = [os.path.join(args.directory, "model-%05d.safetensors" % i)
-             for i in range(args.files)]
+def measure(args, directory):
+    paths = [os.path.join(directory, "model-%05d.safetensors" % i) for i in range(args.files)]
     for path in paths:
-        if not os.path.exists(path):
-            make(path, int(args.gb * 1e9), args.tensors, args.sparse)
+        make(path, int(args.gb * 1e9), args.tensors, args.sparse)
     size = sum(os.path.getsize(path) for path in paths)
     print("%d files, %.1f GB, %d tensors" % (
         len(paths), size / 1e9, len(paths) * args.tensors))
@@ -84,9 +75,27 @@ def main():
     start = time.perf_counter()
     digests.add(vllm_samples.digest(paths))
     warm = time.perf_counter() - start
-    assert len(digests) == 1
+    if len(digests) != 1:
+        sys.exit("weights-digest: the digests differ")
     print("cold (%s): %s s, median %.2f s; warm: %.2f s" % (
         how, " ".join("%.2f" % s for s in cold), sorted(cold)[len(cold) // 2], warm))
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", nargs="?", default="/var/tmp", help="(%(default)s)")
+    parser.add_argument("--files", type=int, default=30, help="(%(default)s)")
+    parser.add_argument("--gb", type=float, default=5,
+                        help="gigabytes of a file (%(default)s)")
+    parser.add_argument("--tensors", type=int, default=24, help="tensors in a file (%(default)s)")
+    parser.add_argument("--sparse", action="store_true",
+                        help="allocate only the sampled pages")
+    parser.add_argument("--rounds", type=int, default=5,
+                        help="cold digests (%(default)s)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-weights-", dir=args.directory) as directory:
+        measure(args, directory)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ import os
 import queue
 import resource
 import shutil
+import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -151,11 +153,12 @@ def start_nginx(where, core):
             return process, port
         except OSError:
             time.sleep(0.05)
-    raise SystemExit("awscrt-lmcache: nginx does not answer")
+    process.terminate()
+    process.wait()
+    sys.exit("awscrt-lmcache: nginx does not respond")
 
 
 def free_port():
-    import socket
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
@@ -184,7 +187,7 @@ def measure(client, options, method, port):
         rate = statistics.median(p[1] for p in peer)
         ours = run_kvtier(options.kvtier_bench, "s3." + method.lower(), port)
         rows.append({"awscrt_cpu": cpu, "awscrt_rate": rate, "kvtier_cpu": ours[0],
-                     "kvtier_rate": ours[1], "bare_cpu": ours[2],
+                     "kvtier_rate": ours[1], "baseline_cpu": ours[2],
                      "cpu_times": cpu / ours[0], "rate_times": ours[1] / rate})
     result = {name: round(statistics.median(r[name] for r in rows), 3) for name in rows[0]}
     return {"operation": method, "rounds": options.rounds, **result}
@@ -192,11 +195,14 @@ def measure(client, options, method, port):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--kvtier-bench", default=os.path.join(ROOT, "build", "kvtier-bench"))
-    parser.add_argument("--sink", help="http-sink (default: of the same build)")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--objects", type=int, default=32, help="of a run of awscrt")
-    parser.add_argument("--threads", type=int, default=64)
+    parser.add_argument("--kvtier-bench", default=os.path.join(ROOT, "build", "kvtier-bench"),
+                        help="kvtier's benchmark program (%(default)s)")
+    parser.add_argument("--sink", help="http-sink (default: in the same build directory)")
+    parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
+    parser.add_argument("--objects", type=int, default=32,
+                        help="objects of a run of awscrt (%(default)s)")
+    parser.add_argument("--threads", type=int, default=64,
+                        help="event loops of awscrt (%(default)s)")
     options = parser.parse_args()
     sink = options.sink or os.path.join(os.path.dirname(os.path.abspath(options.kvtier_bench)),
                                         "tests", "servers", "http-sink")
@@ -204,6 +210,7 @@ def main():
     if len(cores) < 2 or not shutil.which("nginx") or not os.access(sink, os.X_OK):
         sys.exit("awscrt-lmcache: needs two cores, nginx and " + sink)
     os.sched_setaffinity(0, {cores[1]})
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` ends the servers
     where = tempfile.mkdtemp(dir="/dev/shm")
     servers = []
     try:
