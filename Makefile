@@ -13,8 +13,37 @@ $(BUILD)/build.ninja:
 bench: all
 	$(BUILD)/kvtier-bench
 
+# All figures of bench/RESULTS.md: make bench-all -k.  The replay needs TRACE=FILE.
+bench-all: bench bench-lookup bench-weights bench-vllm bench-lmcache bench-sharing \
+    bench-awscrt $(if $(TRACE),bench-replay)
+
+bench-lookup: all
+	KVTIER_LIBRARY=$(BUILD)/libkvtier.so python3 bench/lookup-vllm.py --rounds 60
+
+bench-weights:
+	for tensors in 24 1000; do \
+	    python3 bench/weights-digest.py --sparse --tensors $$tensors || exit; done
+
 bench-vllm: all
 	python3 bench/vllm.py
+
+bench-lmcache: all
+	python3 bench/lmcache-mp.py
+
+bench-sharing: all
+	python3 bench/two-servers.py
+
+bench-awscrt: all
+	python3 -m venv $(BUILD)/awscrt
+	$(BUILD)/awscrt/bin/pip install -q -r bench/peers/awscrt-lmcache.txt
+	$(BUILD)/awscrt/bin/python bench/peers/awscrt-lmcache.py --rounds 1 \
+	    --kvtier-bench $(BUILD)/kvtier-bench
+
+bench-replay: all
+	test -r "$(TRACE)" # make bench-replay TRACE=FILE
+	dir=$$(mktemp -d /var/tmp/kvtier-replay.XXXXXX) && trap 'rm -rf "$$dir"' EXIT && \
+	$(BUILD)/kvtier replay --scale 1024 --set remote_url=fs://$$dir \
+	    --set max_local_cpu_size=0.25 --set max_remote_size=2 --json "$(TRACE)"
 
 demo: programs
 	python3 demo/demo.py
@@ -77,5 +106,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-vllm crash demo programs test test-all test-aarch64 vllm-versions e2e \
+.PHONY: all bench bench-all bench-awscrt bench-lmcache bench-lookup bench-replay bench-sharing \
+    bench-vllm bench-weights crash demo programs test test-all test-aarch64 vllm-versions e2e \
     lmcache s3 wheel-test deb deb-test mutants soak install clean
