@@ -100,8 +100,10 @@ crash: all
 soak: all
 	python3 tests/soak/run.py
 
+# Root installs for the dynamic loader too, which finds /usr/local/lib by its cache.
 install: all
 	meson install -C $(BUILD)
+	test -n "$$DESTDIR" || test "$$(id -u)" != 0 || /sbin/ldconfig
 
 clean:
 	rm -rf $(BUILD)
