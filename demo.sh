@@ -8,6 +8,7 @@
 set -eu
 cd "$(dirname "$0")"
 case " $* " in
+*' --help '* | *' -h '*) exec python3 demo/demo.py --help ;;
 *' --wheel '*) exec python3 demo/wheel.py "$@" ;;
 esac
 scripts/install-deps
