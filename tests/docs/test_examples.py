@@ -35,14 +35,16 @@ REPLACEMENTS = [
 
 # The blocks of kind sh that do not run here: page, a line of the block, reason.
 SH_ELSEWHERE = [
-    ("README.md", "scripts/install-deps && pip install .",
+    ("README.md", "scripts/install-deps && pip install .      # in the Python environment of vLLM",
      "installs packages and starts vLLM; ./demo.sh --wheel and tests/e2e do"),
-    ("README.md", "./test.sh       # all tests", "runs this test"),
+    ("README.md", "./test.sh       # all tests that need no inference engine", "runs this test"),
     ("README.md", "pip install .           # builds and installs the library and the command",
      "installs packages; tests/package installs the wheel"),
     ("README.md", "LMCACHE_CONFIG_FILE=lmcache.yaml vllm serve MODEL \\",
      "starts vLLM; tests/e2e does"),
     ("README.md", "make programs && build/kvtier --help", "installs packages and builds"),
+    ("README.md", "cc examples/store-and-load.c $(pkg-config --cflags --libs kvtier)"
+     " -o store-and-load", "installs the library; tests/cli/header.sh runs the example"),
     ("docs/metrics.md", "curl -s http://localhost:8000/metrics | grep kvtier",
      "needs vLLM's server; tests/e2e reads these metrics"),
     ("docs/python.md", 'export AWS_ACCESS_KEY_ID="your-access-key-id"',
