@@ -88,11 +88,12 @@ says 'BAD *s3 list .* There is no bucket .nowhere. there'
 
 # the doctor tries each request that an engine sends
 control=$(sed -n 's/.*"control": "\([^"]*\)".*/\1/p' facts)
-fault() { # METHOD STATUS: answer the requests so, from now on
-    python3 - "$control" "$1" "$2" <<'END'
+fault() { # METHOD STATUS [COUNT]: answer COUNT requests (without COUNT: all) with the status
+    python3 - "$control" "$@" <<'END'
 import json, sys, urllib.request
 
-fault = {"match": {"method": sys.argv[2]}, "count": None, "do": {"status": int(sys.argv[3])}}
+fault = {"match": {"method": sys.argv[2]}, "do": {"status": int(sys.argv[3])},
+         "count": int(sys.argv[4]) if len(sys.argv) > 4 else None}
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 opener.open(sys.argv[1] + "/faults", json.dumps(fault).encode()).read()
 END
@@ -120,6 +121,16 @@ says 'trace: S3: PUT .*: status 200, 100000 bytes after '
 says "trace: s3: PUT $key: done"
 at kv 0 ls -vv
 ! grep -q SKTEST out err || fail 'the secret key is printed'
+at kv 0 rm "$key"
+
+# -v prints the reason of each retry, and no next attempt after the last attempt
+fault PUT 503 1
+at kv 0 -v put "$key" "$dir/in"
+says 'debug: S3: next attempt in [0-9]* ms; the last attempt: status 503'
+at nowhere 3 -v put "$key" "$dir/in"
+! grep -q 'next attempt' err || fail 'a next attempt after a final failure'
+at nowhere 3 -vv put "$key" "$dir/in"
+says 'trace: S3: status 404 NoSuchBucket'
 at kv 0 rm "$key"
 
 # a policy that denies DELETE, GET, PUT or LIST.  If the policy denies LIST, a HEAD of an absent

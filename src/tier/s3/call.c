@@ -128,6 +128,7 @@ static void
 fail(struct s3_call *call, int err)
 {
     kvt__s3_set_call_why(call, err);
+    kvt__log(KVT_LOG_TRACE, "S3: %s", kvt__why());
     end(call, err);
 }
 
@@ -148,20 +149,15 @@ has_used_attempts(const struct s3_call *call)
     }
 }
 
-/* Retry after a delay.  If no retry is allowed, end the call with err. */
-static void
-retry(struct s3_call *call, int err)
+/* Return true if the call may be retried after a delay, and set the delay. */
+static bool
+may_retry(struct s3_call *call, int64_t *in_ns)
 {
     struct s3_tier *t = call->tier;
-    int64_t in_ns;
 
-    bool may = !atomic_load(&t->stopping) && !has_used_attempts(call) &&
-               kvt__s3_acquire_retry(&t->pace, call, &in_ns) &&
-               kvt__now_ns() + in_ns < call->deadline_ns;
-    if (may)
-        kvt__s3_send(call, in_ns, on_attempt_done);
-    else
-        fail(call, err);
+    return !atomic_load(&t->stopping) && !has_used_attempts(call) &&
+           kvt__s3_acquire_retry(&t->pace, call, in_ns) &&
+           kvt__now_ns() + *in_ns < call->deadline_ns;
 }
 
 /* Remove a header.  Return false if the call has no such header. */
@@ -241,34 +237,54 @@ apply_remedy(struct s3_call *call, enum s3_verdict verdict)
     }
 }
 
-/* Log the result of an attempt: a final result for TRACE, a result that leads to another attempt
- * for DEBUG. */
+/* Log the next attempt.  why: the sentence of the failed attempt. */
 static void
-log_attempt(struct s3_call *call, enum s3_verdict verdict, int err)
+log_retry(enum s3_verdict verdict, int64_t in_ns, const char *why)
 {
-    static const char *const next[] = {
-        [S3_SLOW_DOWN] = "retry later, with fewer stores at a time",
-        [S3_RETRY] = "retry later", [S3_NEW_KEYS] = "retry with new keys",
-        [S3_DOUBTED_KEYS] = "retry with refreshed keys",
-        [S3_SET_CLOCK] = "retry with the store's clock", [S3_REDIRECT] = "follow the redirect",
-        [S3_NO_CONDITIONS] = "retry without If-None-Match",
-        [S3_NO_CHECKSUMS] = "retry without checksum" };
-    bool is_final = verdict == S3_GOOD || verdict == S3_FINAL;
+    static const char *const attempts[] = {
+        [S3_RETRY] = "", [S3_SLOW_DOWN] = ", with fewer stores at a time",
+        [S3_NEW_KEYS] = ", with new keys", [S3_DOUBTED_KEYS] = ", with refreshed keys",
+        [S3_SET_CLOCK] = ", with the store's time",
+        [S3_REDIRECT] = ", at the target of the redirect",
+        [S3_NO_CONDITIONS] = ", without If-None-Match",
+        [S3_NO_CHECKSUMS] = ", without checksum" };
 
-    if (!kvt__log_has(is_final ? KVT_LOG_TRACE : KVT_LOG_DEBUG))
-        return;
-    if (verdict == S3_GOOD) {
+    kvt__log(KVT_LOG_DEBUG, "S3: next attempt in %.0f ms%s; the last attempt: %s",
+             (double)in_ns / 1e6, attempts[verdict], why);
+}
+
+static void
+succeed(struct s3_call *call)
+{
+    if (kvt__log_has(KVT_LOG_TRACE))
         kvt__log(KVT_LOG_TRACE, "S3: %s %s: status %d, %zu bytes after %.1f ms", call->method,
                  call->name ? call->name : "(bucket)", call->http.http_status,
                  call->http.received_bytes + call->body_bytes,
                  (double)(kvt__now_ns() - call->http.sent_ns) / 1e6);
+    end(call, 0);
+}
+
+/* Start the next attempt if the verdict of the last attempt allows an attempt; else fail. */
+static void
+retry_or_fail(struct s3_call *call, enum s3_verdict verdict, int err)
+{
+    bool is_delayed = verdict == S3_SLOW_DOWN || verdict == S3_RETRY;
+    char why[512] = "";
+    int64_t in_ns = 0;
+
+    if (kvt__log_has(KVT_LOG_DEBUG)) { /* before a redirect changes the host in the sentence */
+        kvt__s3_set_call_why(call, err);
+        snprintf(why, sizeof why, "%s", kvt__why());
+    }
+    if (is_delayed ? !may_retry(call, &in_ns) : !apply_remedy(call, verdict)) {
+        fail(call, err);
         return;
     }
-    kvt__s3_set_call_why(call, err);
-    if (is_final)
-        kvt__log(KVT_LOG_TRACE, "S3: %s", kvt__why());
+    log_retry(verdict, in_ns, why);
+    if (is_delayed)
+        kvt__s3_send(call, in_ns, on_attempt_done);
     else
-        kvt__log(KVT_LOG_DEBUG, "S3: %s Next: %s, if allowed.", kvt__why(), next[verdict]);
+        begin_attempt(call);
 }
 
 static void
@@ -279,7 +295,6 @@ on_attempt_done(struct kvt__http_request *http)
     int err;
     enum s3_verdict verdict = kvt__s3_judge(call, &err);
 
-    log_attempt(call, verdict, err);
     if (http->hedged)
         kvt__s3_count(t, KVT__N_s3_hedges);
     /* After a failure, send the next large body only when the store has accepted the head. */
@@ -291,13 +306,9 @@ on_attempt_done(struct kvt__http_request *http)
     if (verdict == S3_GOOD || verdict == S3_FINAL)
         kvt__s3_note_success(&t->pace, call);
     if (verdict == S3_GOOD)
-        end(call, 0);
-    else if (verdict == S3_SLOW_DOWN || verdict == S3_RETRY)
-        retry(call, err);
-    else if (apply_remedy(call, verdict))
-        begin_attempt(call);
+        succeed(call);
     else
-        fail(call, err);
+        retry_or_fail(call, verdict, err);
 }
 
 /* ------------------------------------------------------------ waiting for the end */
