@@ -53,8 +53,8 @@ bench_print_json(const struct bench_row *row)
     json_t *latency = json_pack("{s:f, s:f, s:f, s:f}", "p50", bench_percentile(row, 0.5),
                                 "p90", bench_percentile(row, 0.9), "p99",
                                 bench_percentile(row, 0.99), "max", bench_percentile(row, 1));
-    json_t *o = json_pack("{s:s, s:s, s:s, s:i, s:I, s:I, s:I, s:f, s:f, s:o}", "tier",
-                          row->tier.tier, "url", row->tier.url, "operation",
+    json_t *o = json_pack("{s:s, s:o, s:s, s:i, s:I, s:I, s:I, s:f, s:f, s:o}", "tier",
+                          row->tier.tier, "url", cli_json_text(row->tier.url), "operation",
                           bench_step_name(row->step), "concurrency", (int)row->concurrency,
                           "chunk_bytes", (json_int_t)row->chunk_bytes, "done",
                           (json_int_t)row->n_done, "failed", (json_int_t)row->n_failed,
@@ -66,7 +66,7 @@ bench_print_json(const struct bench_row *row)
         json_object_set_new(o, "cpu_s_per_gb", json_real(cpu_per_gb(row)));
     }
     if (row->n_failed)
-        json_object_set_new(o, "error", json_string(row->why));
+        json_object_set_new(o, "error", cli_json_text(row->why));
     json_dumpf(o, stdout, JSON_REAL_PRECISION(6));
     printf("\n");
     fflush(stdout);

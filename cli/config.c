@@ -46,6 +46,12 @@ struct checked {
     unsigned n_errors, n_warnings;
 };
 
+static json_t *
+text_or_null(const char *text)
+{
+    return text ? cli_json_text(text) : json_null();
+}
+
 static void
 see_problem(void *ctx, const struct kvt_config_problem *problem)
 {
@@ -60,8 +66,9 @@ see_problem(void *ctx, const struct kvt_config_problem *problem)
         printf("%s: %s\n", severity, problem->text);
     else
         json_array_append_new(checked->problems,
-            json_pack("{ss ss? ss? ss}", "severity", severity, "key", problem->key,
-                      "origin", problem->origin, "text", problem->text));
+            json_pack("{ss so so so}", "severity", severity, "key",
+                      text_or_null(problem->key), "origin", text_or_null(problem->origin),
+                      "text", cli_json_text(problem->text)));
 }
 
 static int

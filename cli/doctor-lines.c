@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "common.h"
 #include "doctor.h"
 
 /* Return true if an earlier finding, not about a GPU, has this text.  Instances of storage can
@@ -28,9 +29,9 @@ take_look(struct findings *f, const char *about, bool bad, const char *text)
 
     if (sscanf(about, "GPU %d", &gpu) == 1) {
         f->n_bad += bad;
-        json_array_append_new(f->all, json_pack("{s:s, s:i, s:s, s:s}", "check", "gds",
+        json_array_append_new(f->all, json_pack("{s:s, s:i, s:s, s:o}", "check", "gds",
                                                 "gpu", gpu, "verdict", bad ? "bad" : "ok",
-                                                "text", text));
+                                                "text", cli_json_text(text)));
     } else if (!is_told(f, text)) {
         say(f, bad ? BAD : OK, about, "%s", text);
     }

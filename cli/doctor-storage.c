@@ -24,8 +24,8 @@
 static void
 send_finding(void *ctx, const char *about, int status, const char *text)
 {
-    json_t *finding = json_pack("{s:s, s:i, s:s}", "about", about, "status", status,
-                                "text", text);
+    json_t *finding = json_pack("{s:s, s:i, s:o}", "about", about, "status", status,
+                                "text", cli_json_text(text));
 
     json_dumpf(finding, ctx, JSON_COMPACT);
     fprintf(ctx, "\n");

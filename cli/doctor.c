@@ -27,8 +27,8 @@ say(struct findings *f, enum verdict verdict, const char *what, const char *fmt,
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     f->n_bad += verdict == BAD;
-    json_array_append_new(f->all, json_pack("{s:s, s:s, s:s}", "check", what, "verdict",
-                                            names[verdict], "text", text));
+    json_array_append_new(f->all, json_pack("{s:s, s:s, s:o}", "check", what, "verdict",
+                                            names[verdict], "text", cli_json_text(text)));
     if (!f->json)
         printf("%-5s %-14s %s\n", words[verdict], what, text);
 }

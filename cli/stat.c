@@ -86,8 +86,8 @@ print_tier(const struct kvt_tier_info *t)
 static json_t *
 tier_json(const struct kvt_tier_info *t)
 {
-    json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:b}", "tier", t->tier, "url", t->url,
-                     "chunks", (json_int_t)t->n_chunks, "used_bytes",
+    json_t *o = json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:b}", "tier", t->tier, "url",
+                     cli_json_text(t->url), "chunks", (json_int_t)t->n_chunks, "used_bytes",
                      (json_int_t)t->used_bytes, "limit_bytes",
                      (json_int_t)t->limit_bytes, "index_places",
                      (json_int_t)t->n_entries, "index_shared", t->index_shared);

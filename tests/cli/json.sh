@@ -67,4 +67,17 @@ done
 # a key that is not UTF-8
 bad=$(printf 'model\377@1@0@5@bfloat16')
 fails 1 stat "$bad" $store
+
+# a directory whose name is not UTF-8: the objects are complete
+odd=remote_url=fs://$dir/$(printf 'odd\377')
+expect 0 stat --json --set "$odd"
+python3 -c 'import json; [tier] = json.load(open("out")); assert tier["url"].endswith("odd?")' ||
+    fail 'stat: a directory that is not UTF-8'
+expect 0 doctor --json --set "$odd"
+python3 -c 'import json; assert [o for o in json.load(open("out")) if "odd?:" in o["text"]]' ||
+    fail 'doctor: a directory that is not UTF-8'
+expect 0 bench --size 1 --count 1 --concurrency 1 --json --set "$odd"
+python3 -c 'import json
+assert [json.loads(line)["url"][-4:] for line in open("out")] == ["odd?"] * 4' ||
+    fail 'bench: a directory that is not UTF-8'
 finish cli/json
