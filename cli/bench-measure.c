@@ -34,10 +34,13 @@ bench_interrupted(void)
 void
 bench_catch_interrupts(void)
 {
-    struct sigaction action = { .sa_handler = on_signal };
+    struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+    struct sigaction before;
 
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (!sigaction(SIGHUP, NULL, &before) && before.sa_handler != SIG_IGN) /* not with nohup */
+        sigaction(SIGHUP, &action, NULL);
 }
 
 const char *
@@ -101,6 +104,12 @@ struct slot {
     unsigned char *payload;
 };
 
+enum state {
+    ABSENT,
+    UNCERTAIN, /* a write has started, and has not succeeded: the tier may hold the chunk */
+    WRITTEN,
+};
+
 struct measurement {
     struct kvt_store *store;
     size_t tier;
@@ -109,7 +118,7 @@ struct measurement {
     uint64_t run;          /* random: makes the keys of this process unique */
     struct slot *slots;
     unsigned char *memory; /* payloads of all slots */
-    bool *written;         /* for each of n_chunks chunks: the chunk exists in the tier */
+    enum state *states;    /* of each of n_chunks chunks */
 };
 
 static void
@@ -129,7 +138,7 @@ stamp(const struct measurement *m, struct slot *s)
 }
 
 static void
-prepare(const struct measurement *m, struct slot *s, enum bench_step step, uint64_t chunk)
+prepare(struct measurement *m, struct slot *s, enum bench_step step, uint64_t chunk)
 {
     static const uint32_t kinds[] = { KVT_OP_PUT, KVT_OP_STAT, KVT_OP_GET, KVT_OP_DELETE };
 
@@ -142,21 +151,25 @@ prepare(const struct measurement *m, struct slot *s, enum bench_step step, uint6
     s->op.buf = s->payload;
     s->op.bytes = m->chunk_bytes;
     s->op.user = s;
-    if (step == BENCH_WRITE)
+    if (step == BENCH_WRITE) {
         stamp(m, s);
+        m->states[chunk] = UNCERTAIN;
+    }
 }
 
-/* Record the result of a completed operation in m and row. */
+/* Record the result of a completed operation in m and row.  The row does not count the delete of an
+ * absent chunk whose write failed. */
 static void
 end_operation(struct measurement *m, const struct slot *s, enum bench_step step,
               struct bench_row *row)
 {
+    enum state *state = &m->states[s->chunk];
     int status = s->op.status;
 
+    if (step == BENCH_DELETE && *state == UNCERTAIN && status == -ENOENT)
+        return;
     if (step == BENCH_WRITE && !status)
-        m->written[s->chunk] = true;
-    if (step == BENCH_DELETE && (!status || status == -ENOENT))
-        m->written[s->chunk] = false;
+        *state = WRITTEN;
     if (!status) {
         row->latency_ms[row->n_done++] = (now() - s->begin) * 1e3;
         return;
@@ -168,11 +181,14 @@ end_operation(struct measurement *m, const struct slot *s, enum bench_step step,
 }
 
 /* Return the lowest number from `chunk` on of a chunk that the step handles: a write handles all
- * chunks, the other steps handle only written chunks.  n_chunks: no chunk is left. */
+ * chunks, a delete also handles chunks whose write failed, the other steps handle only written
+ * chunks.  n_chunks: no chunk is left. */
 static uint64_t
 next_chunk(const struct measurement *m, enum bench_step step, uint64_t chunk)
 {
-    while (step != BENCH_WRITE && chunk < m->n_chunks && !m->written[chunk])
+    enum state least = step == BENCH_WRITE ? ABSENT : step == BENCH_DELETE ? UNCERTAIN : WRITTEN;
+
+    while (chunk < m->n_chunks && m->states[chunk] < least)
         chunk++;
     return chunk;
 }
@@ -263,9 +279,9 @@ allocate(struct measurement *m, struct bench_row *rows)
     bool fits = m->concurrency <= kvt_memory_available() / 2 / stride;
 
     m->slots = calloc(m->concurrency, sizeof *m->slots);
-    m->written = calloc(m->n_chunks, sizeof *m->written);
+    m->states = calloc(m->n_chunks, sizeof *m->states);
     m->memory = fits ? aligned_alloc(STAMP_BYTES, m->concurrency * stride) : NULL;
-    bool ok = m->slots && m->written && m->memory;
+    bool ok = m->slots && m->states && m->memory;
     for (int i = 0; i < BENCH_N_STEPS; i++) {
         rows[i].latency_ms = calloc(m->n_chunks, sizeof *rows[i].latency_ms);
         ok &= rows[i].latency_ms != NULL;
@@ -316,7 +332,7 @@ bench_measure(struct kvt_store *store, size_t tier, const struct bench_plan *pla
     if (err)
         code = cli_fail(err);
     free(m.memory);
-    free(m.written);
+    free(m.states);
     free(m.slots);
     return code;
 }

@@ -72,7 +72,7 @@ has_room(const struct kvt_tier_info *t, const struct bench_plan *plan)
     char used[24], limit[24];
 
     if (!t->limit_bytes ||
-        plan->n_chunks * (plan->chunk_bytes + 4096) <= t->limit_bytes - t->used_bytes)
+        t->used_bytes + plan->n_chunks * (plan->chunk_bytes + 4096) <= t->limit_bytes)
         return true;
     cli_error(CLI_NO, "bench: %s %s is left out: %s of %s are used, and %" PRIu64
               " chunks of %" PRIu64 " MiB would evict chunks; lower --count or --size.",
@@ -102,8 +102,9 @@ report(const struct arguments *a, const struct bench_row *rows)
         code = one > code ? one : code;
     }
     if (rows[BENCH_DELETE].n_failed)
-        cli_error(code, "bench: %" PRIu64 " chunks of %s were not deleted; their keys begin "
-                  "with kvtier-bench@.", rows[BENCH_DELETE].n_failed, rows->tier.url);
+        cli_error(code, "bench: %" PRIu64 " chunks may remain in %s; 'kvtier rm --prefix "
+                  "kvtier-bench@' deletes the chunks.", rows[BENCH_DELETE].n_failed,
+                  rows->tier.url);
     return code;
 }
 
@@ -179,7 +180,7 @@ bench_run(int argc, char **argv)
         code = cli_error(CLI_ENVIRONMENT, "bench: not enough memory");
     kvt_store_close(store);
     if (bench_interrupted()) {
-        cli_error(CLI_NO, "bench: interrupted; the written chunks are deleted.");
+        cli_error(CLI_NO, "bench: interrupted.");
         code = code ? code : CLI_NO;
     }
     if (r && a.html && r->n) {
@@ -200,8 +201,9 @@ const struct cli_command cli_bench = {
         "Writes, looks up, reads and deletes chunks in each configured tier, and prints\n"
         "throughput, latencies and CPU seconds per GB of each step. A read verifies the\n"
         "checksum. The command deletes the chunks that the command has written, also after\n"
-        "Ctrl-C; the keys begin with kvtier-bench@. A tier whose limit has no room for the\n"
-        "chunks is left out: the measurement evicts nothing.\n"
+        "Ctrl-C (a second Ctrl-C ends the command at once); the keys begin with\n"
+        "kvtier-bench@. A tier whose limit has no room for the chunks is left out: the\n"
+        "measurement evicts nothing.\n"
         "\n"
         "Files are read with O_DIRECT where the file system supports O_DIRECT; elsewhere the\n"
         "page cache serves the reads. Operations beyond disk_io_threads wait for a thread of\n"

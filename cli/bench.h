@@ -42,9 +42,10 @@ struct bench_row {
 
 /* Measure tier number `tier` of the store at a concurrency: write, look up, read and delete
  * n_chunks chunks.  rows: BENCH_N_STEPS rows, which the caller frees with bench_row_free() also
- * after an error.  The written chunks are deleted, also after a failure or an interrupt.  Return 0,
- * or an exit code after printing the error; failed operations are no error and are counted in the
- * rows.  Blocks. */
+ * after an error.  Also after a failure or an interrupt, the function deletes the written chunks,
+ * and the chunks whose write failed, because storage may hold such chunks.  Return 0, or an exit
+ * code after printing the error; failed operations are no error and are counted in the rows.
+ * Blocks. */
 int bench_measure(struct kvt_store *store, size_t tier, const struct bench_plan *plan,
                   unsigned concurrency, struct bench_row *rows);
 
@@ -58,9 +59,10 @@ double bench_percentile(const struct bench_row *row, double share);
 /* Return the payload bytes per second of a write or read row; 0 if no operation succeeded. */
 double bench_rate(const struct bench_row *row);
 
-/* Return true if SIGINT or SIGTERM has arrived after bench_catch_interrupts(). */
-bool bench_interrupted(void);
+/* Make the first SIGINT, SIGTERM or SIGHUP set bench_interrupted().  A second signal ends the
+ * process. */
 void bench_catch_interrupts(void);
+bool bench_interrupted(void);
 
 /* Print the head of the table and a row of the table, or a row as a line of JSON. */
 void bench_print_head(void);

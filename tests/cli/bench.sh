@@ -6,12 +6,13 @@
 #   KVTIER=build/kvtier sh tests/cli/bench.sh
 command=bench
 . "$(dirname "$0")/lib"
-fs="--set remote_url=fs://$dir/fs"
+name='fs<i>&"' # the page escapes the characters
+fs="--set remote_url=fs://$dir/$name"
 small='--size 1 --count 3'
 
 # expect_empty: the storage must hold no chunk
 expect_empty() {
-    left=$(find fs disk -type f ! -path '*/.kvtier/*' 2>/dev/null)
+    left=$(find "$name" disk -type f ! -path '*/.kvtier/*' 2>/dev/null)
     [ -z "$left" ] || fail "chunks stay: $left"
 }
 
@@ -55,7 +56,7 @@ page.feed(open(sys.argv[2]).read())
 # For each tier two charts of rates and a chart of latencies at each concurrency.
 assert page.found["h2"] == 2 and page.found["svg"] == 2 * 4, page.found
 assert page.found["polyline"] == 2 * (4 + 2 * 4) and page.found["table"] == 2, page.found
-assert "script" not in page.found, page.found
+assert "script" not in page.found and "i" not in page.found, page.found
 END
 
 # --- wrong usage
@@ -79,25 +80,34 @@ expect_empty
 expect 1 --size 1 --count 3 $fs --set max_remote_size=0.002
 grep -q 'would evict chunks' err || fail 'no reason why the tier is left out'
 [ -z "$(sed 1d out)" ] || fail 'a measurement that evicts'
+key=model@1@0@1a540024b49d3bfe@bfloat16
+head -c 3000000 /dev/zero >chunk
+"$kvtier" put $key chunk --set remote_url=fs://$dir/full || fail 'put'
+expect 1 --size 1 --count 1 --set remote_url=fs://$dir/full --set max_remote_size=0.002
+grep -q 'would evict chunks' err || fail 'no reason why the tier above the limit is left out'
+"$kvtier" stat $key --set remote_url=fs://$dir/full >out || fail 'a measurement that evicts'
+rm -rf full
 
 # --- storage that fails
 
-expect 3 $small --concurrency 2 --set "remote_url=fault://read_error=1/fs://$dir/fs"
+expect 3 $small --concurrency 2 --set "remote_url=fault://read_error=1/fs://$dir/$name"
 grep -q '3 of 3 operations failed; the first: ' out || fail 'the failed reads are not reported'
 expect_empty
 
 # --- an interrupt: the written chunks are deleted
 
-"$kvtier" bench --size 1 --count 100000 $fs >out 2>err &
-pid=$!
-n=0
-while [ $n -lt 600 ] && ! ls fs/*.data >/dev/null 2>&1; do
-    sleep 0.1
-    n=$((n + 1))
+for signal in INT TERM HUP; do
+    env --default-signal=$signal "$kvtier" bench --size 1 --count 100000 $fs >out 2>err &
+    pid=$!
+    n=0
+    while [ $n -lt 600 ] && ! ls "$name"/*.data >/dev/null 2>&1; do
+        sleep 0.1
+        n=$((n + 1))
+    done
+    kill -$signal $pid
+    wait $pid
+    [ $? -eq 1 ] || fail "the exit code after SIG$signal is not 1"
+    grep -q interrupted err || fail "SIG$signal is not reported"
+    expect_empty
 done
-kill -TERM $pid
-wait $pid
-[ $? -eq 1 ] || fail 'the exit code after an interrupt is not 1'
-grep -q interrupted err || fail 'the interrupt is not reported'
-expect_empty
 finish cli/bench

@@ -133,6 +133,27 @@ at nowhere 3 -vv put "$key" "$dir/in"
 says 'trace: S3: status 404 NoSuchBucket'
 at kv 0 rm "$key"
 
+# bench deletes a chunk whose write failed after the store had stored the chunk
+faults() { # METHOD [JSON]: send a request to the control of the server
+    python3 - "$control" "$@" <<'END'
+import sys, urllib.request
+
+opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+opener.open(urllib.request.Request(sys.argv[1] + "/faults", sys.argv[3].encode()
+                                   if len(sys.argv) > 3 else None, method=sys.argv[2])).read()
+END
+}
+long=$(head -c 100000 /dev/zero | tr '\0' a) # a longer header than kvtier accepts
+faults POST '{"match": {"method": "PUT"}, "count": null, "do": {"headers": {"x-long": "'"$long"'"}}}'
+AWS_ACCESS_KEY_ID=AKTEST AWS_SECRET_ACCESS_KEY=SKTEST expect 3 bench -vv --size 1 --count 1 \
+    --concurrency 1 --set blocking_timeout_secs=1 \
+    --set remote_url=s3://kv --set "s3_endpoint_url=http://$host"
+says 'trace: S3: HEAD kvtier-bench.*: status 200'
+says '1 of 1 operations failed'
+faults DELETE
+at kv 0 ls
+says '^0 chunks'
+
 # a policy that denies DELETE, GET, PUT or LIST.  If the policy denies LIST, a HEAD of an absent
 # object returns 403, and lookups fail.
 fault DELETE 403
