@@ -15,14 +15,19 @@
 
 #define AT_ONCE 8
 #define N_STORES 2
+#define MAX_TIERS 32
 
 enum { FROM, TO };
 
-/* The copy of a chunk: look up the chunk in TO, read the chunk from FROM, write the chunk to TO. */
+/* The copy of a chunk: look up the chunk in each target, read the chunk from FROM, write the chunk
+ * to each target that lacks the chunk. */
 struct transfer {
     struct kvt_op op;
+    struct kvt_op source; /* the completed GET: identity, tokens and shape of the chunk */
     const struct cli_chunk *chunk;
     char *key; /* key in TO; owned */
+    size_t target;   /* number of the target of the lookup or write in progress */
+    uint32_t lacking; /* a bit for each target that lacks the chunk */
     unsigned char *payload;
     uint64_t room; /* size of payload */
     bool is_free;  /* the transfer has no chunk */
@@ -32,6 +37,8 @@ struct copy {
     struct cli_common common;
     const char *config[N_STORES], *prefix, *model;
     struct kvt_store *stores[N_STORES];
+    uint32_t targets[MAX_TIERS]; /* values of kvt_op.tier: the storage of TO that takes chunks */
+    size_t n_targets;
     struct cli_chunks chunks;
     struct transfer transfers[AT_ONCE];
     size_t n_started, n_done;
@@ -84,17 +91,25 @@ fail(struct copy *c, struct transfer *t, int code, const char *why)
     end(c, t);
 }
 
-/* Start the transfer's next request: of this kind, in store FROM or TO. */
+/* Start the transfer's next request: of this kind, in store FROM, or in t->target of TO. */
 static void
 submit(struct copy *c, struct transfer *t, int store, uint32_t kind)
 {
     struct kvt_op *op = &t->op;
 
     op->kind = kind;
+    op->user = t;
     op->key = store == TO ? t->key : t->chunk->key;
-    op->tier = store == TO ? 0 : t->chunk->tier;
+    op->tier = store == TO ? c->targets[t->target] : t->chunk->tier;
     if (kvt_store_submit(c->stores[store], &op, 1))
         fail(c, t, CLI_ENVIRONMENT, kvt_last_error());
+}
+
+static void
+look_up(struct copy *c, struct transfer *t)
+{
+    t->op = (struct kvt_op)KVT_INIT(struct kvt_op);
+    submit(c, t, TO, KVT_OP_STAT);
 }
 
 static void
@@ -113,25 +128,48 @@ read_chunk(struct copy *c, struct transfer *t, uint64_t bytes)
     t->op.flags = KVT_OP_LISTED;
     t->op.buf = t->payload;
     t->op.bytes = t->room;
-    t->op.user = t;
     submit(c, t, FROM, KVT_OP_GET);
 }
 
 static void
-on_looked(struct copy *c, struct transfer *t)
+on_lookup_done(struct copy *c, struct transfer *t)
 {
-    if (!t->op.status) {
-        c->n_skipped++;
-        end(c, t);
-    } else if (t->op.status == -ENOENT || t->op.status == -EBADMSG) {
+    if (t->op.status == -ENOENT || t->op.status == -EBADMSG) {
+        t->lacking |= UINT32_C(1) << t->target;
+    } else if (t->op.status) {
+        fail(c, t, cli_code(t->op.status), t->op.why);
+        return;
+    }
+    if (++t->target < c->n_targets) {
+        look_up(c, t);
+    } else if (t->lacking) {
         read_chunk(c, t, t->chunk->stored_bytes);
     } else {
-        fail(c, t, cli_code(t->op.status), t->op.why);
+        c->n_skipped++;
+        end(c, t);
     }
 }
 
+/* Write the chunk to the next target that lacks the chunk.  Without such a target, end. */
 static void
-on_read(struct copy *c, struct transfer *t)
+write_chunk(struct copy *c, struct transfer *t)
+{
+    if (!t->lacking) {
+        c->n_copied++;
+        c->bytes += t->source.found_bytes;
+        end(c, t);
+        return;
+    }
+    t->target = (size_t)__builtin_ctz(t->lacking);
+    t->lacking &= t->lacking - 1;
+    t->op = t->source;
+    t->op.flags = KVT_OP_WITH_ID;
+    t->op.bytes = t->source.found_bytes;
+    submit(c, t, TO, KVT_OP_PUT);
+}
+
+static void
+on_read_done(struct copy *c, struct transfer *t)
 {
     const uint32_t verified = KVT_FOUND_ID | KVT_FOUND_CHECKED;
     char why[sizeof t->op.why];
@@ -144,22 +182,18 @@ on_read(struct copy *c, struct transfer *t)
         snprintf(why, sizeof why, "%s: the chunk has no checksum and was not copied", t->op.key);
         fail(c, t, CLI_NO, why);
     } else {
-        t->op.flags = KVT_OP_WITH_ID;
-        t->op.bytes = t->op.found_bytes;
-        submit(c, t, TO, KVT_OP_PUT);
+        t->source = t->op;
+        write_chunk(c, t);
     }
 }
 
 static void
-on_written(struct copy *c, struct transfer *t)
+on_write_done(struct copy *c, struct transfer *t)
 {
-    if (t->op.status) {
+    if (t->op.status)
         fail(c, t, cli_code(t->op.status), t->op.why);
-        return;
-    }
-    c->n_copied++;
-    c->bytes += t->op.bytes;
-    end(c, t);
+    else
+        write_chunk(c, t);
 }
 
 /* ------------------------------------------------------------- all chunks */
@@ -179,17 +213,18 @@ start(struct copy *c)
         t->is_free = false;
         t->chunk = &c->chunks.chunks[c->n_started++];
         t->key = cp_key(t->chunk->key, c->model);
-        t->op = (struct kvt_op)KVT_INIT(struct kvt_op);
-        t->op.user = t;
+        t->target = 0;
+        t->lacking = 0;
         if (t->key)
-            submit(c, t, TO, KVT_OP_STAT);
+            look_up(c, t);
         else
             fail(c, t, CLI_ENVIRONMENT, "not enough memory for the key");
     }
 }
 
+/* Wait at most 1 s for completed requests and continue their transfers. */
 static void
-take(struct copy *c)
+poll_stores(struct copy *c)
 {
     struct pollfd fds[N_STORES];
     struct kvt_op *done[AT_ONCE];
@@ -202,11 +237,11 @@ take(struct copy *c)
 
         for (size_t j = 0; j < n; j++) {
             if (done[j]->kind == KVT_OP_STAT)
-                on_looked(c, done[j]->user);
+                on_lookup_done(c, done[j]->user);
             else if (done[j]->kind == KVT_OP_GET)
-                on_read(c, done[j]->user);
+                on_read_done(c, done[j]->user);
             else
-                on_written(c, done[j]->user);
+                on_write_done(c, done[j]->user);
         }
     }
 }
@@ -228,15 +263,51 @@ print_counts(const struct copy *c)
     printf("%" PRIu64 " chunks, %s copied, %" PRIu64 " skipped, %" PRIu64 " failed",
            c->n_copied, cli_size_text(c->bytes, size), c->n_skipped, c->n_failed);
     if (c->n_done < c->chunks.n)
-        printf(", %zu left: the same command goes on", c->chunks.n - c->n_done);
+        printf(", %zu left: the same command continues", c->chunks.n - c->n_done);
     printf("\n");
+}
+
+/* Return true if FROM has a directory with this URL.  Buckets with equal URLs can be at different
+ * endpoints. */
+static bool
+is_source(const struct copy *c, const struct kvt_tier_info *target)
+{
+    struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
+
+    for (size_t i = 0; !kvt_store_tier(c->stores[FROM], i, &info); i++)
+        if (!strcmp(info.url, target->url) && strcmp(info.tier, "s3"))
+            return true;
+    return false;
+}
+
+/* Find the targets.  Return 0, or CLI_USAGE after printing the error: TO has no target, or all
+ * targets are sources. */
+static int
+find_targets(struct copy *c)
+{
+    struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
+    bool differs = false;
+
+    for (size_t i = 0; i < MAX_TIERS && !kvt_store_tier(c->stores[TO], i, &info); i++) {
+        if (!info.takes_puts)
+            continue;
+        c->targets[c->n_targets++] = (uint32_t)i + 1;
+        differs |= !is_source(c, &info);
+    }
+    if (!c->n_targets)
+        return cli_usage(&cli_cp, "the configuration --to stores no chunk in storage; see "
+                         "store_location");
+    return differs ? 0 : cli_usage(&cli_cp, "--from and --to name the same storage; KVTIER_ and "
+                                   "LMCACHE_ variables override both files");
 }
 
 static int
 copy_chunks(struct copy *c)
 {
-    int code = cli_chunks_list(c->stores[FROM], c->prefix, &c->chunks);
+    int code = find_targets(c);
 
+    if (!code)
+        code = cli_chunks_list(c->stores[FROM], c->prefix, &c->chunks);
     if (!code)
         code = cp_select(c->stores[FROM], c->model, &c->chunks);
     if (code)
@@ -246,7 +317,7 @@ copy_chunks(struct copy *c)
     catch_interrupts();
     start(c);
     while (c->n_done < c->n_started) {
-        take(c);
+        poll_stores(c);
         start(c);
         cli_progress("copied", c->n_done, c->chunks.n);
     }
@@ -294,9 +365,11 @@ const struct cli_command cli_cp = {
         "checksum of each chunk: a corrupt chunk, and a chunk of LMCache, which has no\n"
         "checksum, is reported and not copied. Chunks in shared host memory are no storage.\n"
         "\n"
-        "A chunk that --to has already is skipped, so after Ctrl-C or a failure the same\n"
-        "command goes on. LMCache cannot read a copy in a file with a header (gds_path, and fs\n"
-        "unless save_chunk_meta is false): the shape of the KV is lost.\n"
+        "The command skips a chunk that all storage of --to has, so after Ctrl-C or a failure\n"
+        "the same command continues the copy. Between storage with the same format a copy is\n"
+        "byte for byte the source. Objects in S3 and files of local_disk have no header with\n"
+        "the shape of the KV, so LMCache cannot read their copies in files with a header\n"
+        "(gds_path, and fs unless save_chunk_meta is false); engines with kvtier can.\n"
         "\n"
         "  --from FILE      configuration of the present storage\n"
         "  --to FILE        configuration of the new storage\n"

@@ -204,6 +204,8 @@ enum kvt_op_kind {
 #define KVT_FOUND_CHECKED 1u /* the object has a checksum, and the checksum matches (GET, VERIFY) */
 #define KVT_FOUND_ID 2u      /* the object has an identity and a checksum */
 #define KVT_FOUND_KEY_ID 4u  /* the identity is of the key: a PUT by key stored the object */
+#define KVT_FOUND_SHAPE 8u   /* GET: the object has a header, and format, dtype and dims describe the
+                              * header */
 
 /* kvt_op.flags: key is the name of an S3 object with any bytes, not a key text.  -EINVAL unless
  * all tiers are s3. */
@@ -216,8 +218,9 @@ enum kvt_op_kind {
 
 /* kvt_op.flags: a PUT copies a chunk of another store.  id, tokens and found are results of a GET
  * in the other store, so that engines hit the copy; key is the chunk's whole key text.  Without
- * the flag, a PUT stores an identity of the key, which no engine hits.  LMCache cannot read a copy
- * in a file with a header, because the copy lacks the shape of the KV.  -EINVAL unless found has
+ * the flag, a PUT stores an identity of the key, which no engine hits.  If found has
+ * KVT_FOUND_SHAPE, the header of the copy is the header of the source (format, dtype, dims); else
+ * the header has no shape of the KV, and LMCache cannot read the copy.  -EINVAL unless found has
  * KVT_FOUND_ID. */
 #define KVT_OP_WITH_ID 4u
 
@@ -242,6 +245,10 @@ struct kvt_op {
                         * in */
     char why[320];     /* out: a sentence if status is not 0 */
     uint32_t tier;     /* 0: all tiers; i + 1: only tier i of kvt_store_tier() */
+    /* out, with KVT_FOUND_SHAPE: the shape in the object's header; with KVT_OP_WITH_ID: in */
+    uint32_t format;   /* LMCache's code of the memory format */
+    uint32_t dtype;    /* LMCache's code of the dtype */
+    uint32_t dims[4];  /* dimensions; unused: 0 */
 };
 
 /* Start n requests, all or none.
@@ -294,6 +301,8 @@ struct kvt_tier_info {
     uint64_t allocated_bytes; /* shared host memory: allocated bytes; other tiers: 0 */
     int64_t last_use_ns;  /* shared host memory: time of the last use, wall clock, 0: never;
                            * other tiers: 0 */
+    int takes_puts;       /* 1: storage in which PUTs without a tier store chunks; 0: shared host
+                           * memory, or store_location names other storage */
 };
 
 /* Describe tier i.  Lookups read the tiers in this order.  -ENOENT: fewer tiers exist. */

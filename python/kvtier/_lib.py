@@ -187,6 +187,9 @@ class Op(_Sized):
         ("id", c_uint8 * 16),
         ("why", c_char * 320),
         ("tier", c_uint32),
+        ("format", c_uint32),
+        ("dtype", c_uint32),
+        ("dims", c_uint32 * 4),
     ]
 
 

@@ -130,6 +130,10 @@ describe_copy(struct task *task)
     req->id_of_key = op->found & KVT_FOUND_KEY_ID;
     req->tokens = op->tokens;
     req->is_full = !op->tokens || op->tokens == task->store->chunk_tokens;
+    if (op->struct_size >= sizeof *op && op->found & KVT_FOUND_SHAPE) {
+        req->shape = (struct kvt__shape){ .format = op->format, .dtype = op->dtype };
+        memcpy(req->shape.dims, op->dims, sizeof op->dims);
+    }
     return 0;
 }
 
@@ -137,7 +141,7 @@ describe_copy(struct task *task)
 static uint32_t
 tier_of(const struct kvt_op *op)
 {
-    return op->struct_size >= sizeof *op ? op->tier : 0;
+    return op->struct_size >= offsetof(struct kvt_op, format) ? op->tier : 0;
 }
 
 /* Fill in the request of the operation.  0; -EINVAL, ... with a sentence. */
@@ -185,6 +189,12 @@ report(struct task *task)
     op->tokens = req->found.tokens;
     if (req->found.has_id)
         memcpy(op->id, req->found.id.b, sizeof op->id);
+    if (op->struct_size >= sizeof *op && req->found.has_shape) {
+        op->found |= KVT_FOUND_SHAPE;
+        op->format = req->found.shape.format;
+        op->dtype = req->found.shape.dtype;
+        memcpy(op->dims, req->found.shape.dims, sizeof op->dims);
+    }
     op->why[0] = '\0';
     if (op->status)
         snprintf(op->why, sizeof op->why, "%.*s", (int)sizeof op->why - 1, req->error.why);
@@ -455,6 +465,7 @@ kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *ou
     info.limit_bytes = totals.limit_bytes;
     info.n_entries = totals.max_entries;
     info.index_shared = kvt__table_is_shared(level->index);
+    info.takes_puts = !level->no_put && !level->tier->in_memory;
     level->tier->ops->info(level->tier, &info);
     memcpy(out, &info, size < sizeof info ? size : sizeof info);
     out->struct_size = size;

@@ -67,8 +67,8 @@ struct kvt__found {
     bool has_read_crc;     /* GET: read_crc is valid */
     uint32_t read_crc;     /* CRC32C of the present bytes of the slot */
     bool checked;          /* GET: the bytes equal a checksum stored with the chunk */
-    bool has_shape;        /* without identity: shape is from the chunk's header; 0 stands
-                            * for a format or dtype without a number in LMCache */
+    bool has_shape;        /* GET, and PROBE without identity: shape is from the chunk's header;
+                            * 0 stands for a format or dtype without a number in LMCache */
     struct kvt__shape shape;
 };
 

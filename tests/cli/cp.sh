@@ -61,6 +61,30 @@ for to in disk other gds; do
     json "o['copied_chunks'] == 0 and o['skipped_chunks'] == $total and o['complete']"
 done
 
+# Between storage with the same format a copy is byte for byte the source, header included; a copy
+# by way of gds keeps the shape of the KV.
+make disk2 "local_disk: $dir/disk2" 'max_local_disk_size: 1'
+make gds2 "gds_path: $dir/gds2"
+make other2 "remote_url: fs://$dir/other2"
+for pair in 'fs other' 'disk disk2' 'gds gds2' 'gds other2'; do
+    set -- $pair
+    [ "$pair" = 'fs other' ] || expect 0 cp --from "$1.yaml" --to "$2.yaml"
+    same=$1
+    [ "$pair" != 'gds other2' ] || same=fs
+    diff -r -x .kvtier "$same" "$2" >out 2>&1 || fail "the copy from $1 to $2 differs"
+done
+rm -rf disk2 gds2 other2
+
+# A chunk that one of two targets has is copied to the other target.
+make both "local_disk: $dir/disk" 'max_local_disk_size: 1' "remote_url: fs://$dir/both"
+expect 0 cp --from disk.yaml --to both.yaml --model replay
+has "^$total chunks, .* copied, 0 skipped, 0 failed\$"
+expect 0 cp --from disk.yaml --to both.yaml --model replay
+has "^0 chunks, .* copied, $total skipped, 0 failed\$"
+expect 0 ls --config both.yaml
+has "^$((2 * total)) chunks"
+rm -rf both
+
 # cp copies no chunks from shared host memory, and does not count the chunks as failures.
 shm=$(mktemp -d /dev/shm/kvtier-test.XXXXXX) || exit 1
 trap 'rm -rf "$dir" "$shm"' EXIT
@@ -154,13 +178,20 @@ kill -INT $pid
 wait $pid
 code=$?
 [ $code -eq 1 ] || fail "an interrupted copy: exit $code"
-has ' left: the same command goes on$'
+has ' left: the same command continues$'
 copied=$(sed -n 's/ chunks.*//p' out)
 expect 0 cp --from gds.yaml --to late.yaml --json
 json "o['skipped_chunks'] == $copied and o['copied_chunks'] == $total - $copied"
 hits late.yaml
 
 # wrong usage
+expect 2 cp --from gds.yaml --to gds.yaml
+has 'name the same storage'
+KVTIER_REMOTE_URL=fs://$dir/late expect 2 cp --from fs.yaml --to other.yaml
+has 'variables override both files'
+make nowhere "remote_url: fs://$dir/other" 'store_location: LocalCPUBackend'
+expect 2 cp --from gds.yaml --to nowhere.yaml
+has 'stores no chunk in storage'
 expect 2 cp --from fs.yaml
 expect 2 cp --to fs.yaml
 expect 2 cp --from fs.yaml --to disk.yaml --set chunk_size=1

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import subprocess
 import tempfile
 import threading
 import unittest
@@ -115,6 +116,28 @@ class WhatKvtierWrites(OnFs):
                     with self.subTest(geometry=geometry, header=header,
                                       heads_first=heads_first):
                         self.check(geometry, header, heads_first=heads_first)
+
+    def test_is_found_and_returned_by_lmcache_after_a_copy(self):
+        kvtier = os.path.join(os.path.dirname(os.environ["KVTIER_LIBRARY"]), "kvtier")
+        environment = {name: value for name, value in os.environ.items()
+                       if not name.startswith(("LMCACHE_", "KVTIER_"))}
+        for geometry in (SMALL, MLA, LARGE):
+            for header in (True, False):
+                with self.subTest(geometry=geometry, header=header), \
+                        tempfile.TemporaryDirectory() as top:
+                    tokens = self.tokens(geometry, 5)
+                    source = self.kvtier(geometry, header, directory=top + "/from")
+                    chunks = source.store(tokens, 1)
+                    source.engine.close()
+                    for name in ("from", "to"):
+                        with open(f"{top}/{name}.yaml", "w") as f:
+                            f.write(f"remote_url: fs://{top}/{name}\n"
+                                    f"chunk_size: {geometry.chunk_tokens}\n"
+                                    f"save_chunk_meta: {str(header).lower()}\n")
+                    subprocess.run([kvtier, "cp", "--from", f"{top}/from.yaml",
+                                    "--to", f"{top}/to.yaml"], check=True, env=environment)
+                    lmcache = self.lmcache(geometry, header, directory=top + "/to")
+                    self.assertEqual(lmcache.get(theirs.keys(geometry, tokens)), chunks)
 
     @unittest.skipUnless(theirs.have_vllm(), "sha256_cbor comes from vLLM")
     def test_is_found_under_its_sha256_cbor_hash(self):

@@ -206,8 +206,11 @@ read_json(const json_t *root, struct kvt__found *found)
         return -EBADMSG;
     found->payload_bytes = (uint64_t)json_integer_value(end);
     int err = read_metadata(json_object_get(kvcache, "__metadata__"), found);
+    if (err || read_shape(kvcache, found))
+        return err;
+    found->has_shape = false;
     /* A file of LMCache has no checksum: the shape is the only check. */
-    return !err && !found->has_id && !read_shape(kvcache, found) ? -EBADMSG : err;
+    return found->has_id ? 0 : -EBADMSG;
 }
 
 int

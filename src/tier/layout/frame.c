@@ -154,6 +154,8 @@ parse_trailer(const struct kvt__form *form, const struct kvt__slot *slot,
         trailer.payload_bytes != slot->bytes || trailer.payload_at != form->header_bytes)
         return -EBADMSG;
     kvt__found_from_trailer(&trailer, found);
+    if (form->header_bytes)
+        copy_shape(start, found);
     return 0;
 }
 
