@@ -239,26 +239,6 @@ warn_of_no_effect(struct kvt__reading *r)
     }
 }
 
-/* Note plug-ins without a directory.  A kind with a setting KIND_base_path needs a directory. */
-static void
-check_plugins(struct kvt__reading *r)
-{
-    const struct kvt_config *c = r->config;
-    const char *origin = kvt__config_origin(c, remote_storage_plugins);
-
-    for (size_t i = 0; i < c->remote_storage_plugins.n; i++) {
-        const char *plugin = c->remote_storage_plugins.items[i];
-        int kind = (int)strcspn(plugin, ".");
-
-        if (kvt__base_path_of(plugin) && !kvt__config_base_path(c, plugin))
-            kvt__note(r, KVT__ERROR, "remote_storage_plugins", origin,
-                      "remote_storage_plugins (%s): '%s' has no directory; set "
-                      "extra_config remote_storage_plugin.%s.base_path or "
-                      "%.*s_base_path.", origin,
-                      plugin, plugin, kind, plugin);
-    }
-}
-
 /* Return true if a tier has the name. */
 static bool
 is_tier(const char *name, size_t n)
@@ -271,6 +251,34 @@ is_tier(const char *name, size_t n)
         if (strlen(tiers[i]) == n && !strncmp(name, tiers[i], n))
             return true;
     return false;
+}
+
+/* Note plug-ins of an unknown kind, and plug-ins without a directory or bucket. */
+static void
+check_plugins(struct kvt__reading *r)
+{
+    const struct kvt_config *c = r->config;
+    const char *origin = kvt__config_origin(c, remote_storage_plugins);
+
+    for (size_t i = 0; i < c->remote_storage_plugins.n; i++) {
+        const char *plugin = c->remote_storage_plugins.items[i];
+        int kind = (int)strcspn(plugin, ".");
+
+        if (!is_tier(plugin, (size_t)kind))
+            kvt__note(r, KVT__ERROR, "remote_storage_plugins", origin,
+                      "remote_storage_plugins (%s): this kvtier has no tier for '%.*s'; write "
+                      "fs, s3 or hf3fs, alone or with a name as in fs.a.", origin, kind, plugin);
+        else if (kvt__base_path_of(plugin) && !kvt__config_base_path(c, plugin))
+            kvt__note(r, KVT__ERROR, "remote_storage_plugins", origin,
+                      "remote_storage_plugins (%s): '%s' has no directory; set "
+                      "extra_config remote_storage_plugin.%s.base_path or "
+                      "%.*s_base_path.", origin,
+                      plugin, plugin, kind, plugin);
+        else if (!kvt__config_base_path(c, plugin))
+            kvt__note(r, KVT__ERROR, "remote_storage_plugins", origin,
+                      "remote_storage_plugins (%s): '%s' has no place; set extra_config "
+                      "remote_storage_plugin.%s.base_path.", origin, plugin, plugin);
+    }
 }
 
 static void

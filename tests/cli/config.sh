@@ -92,6 +92,12 @@ for source in s4.yaml '--config s4.yaml' '--set remote_url=s4://bucket'; do
     has err "no tier for 's4://'"
 done
 
+# a kind of plug-in that no tier serves: an error of the check and of opening
+expect 1 config check --set remote_storage_plugins=mooncake.a
+has out "no tier for 'mooncake'"
+expect 2 ls --set remote_storage_plugins=mooncake.a
+has err "no tier for 'mooncake'"
+
 printf 'remote_url: s3://b\nmax_local_cpu_size: 0.25\n' >s3.yaml
 expect 0 config check --bytes-per-token 16384 --tp 1 s3.yaml
 has out 'a chunk of 256 tokens is 4.00 MiB in each of 1 worker'

@@ -215,6 +215,25 @@ a_plugin_without_directory_is_refused(void **state)
                  "extra_config: {remote_storage_plugin.fs.a.base_path: /x}\n", NOTHING,
                  "remote_storage_plugins (file lmcache.yaml:1): 'fs.b' has no directory; "
                  "set extra_config remote_storage_plugin.fs.b.base_path or fs_base_path.");
+    conf_refuses("remote_storage_plugins: s3.a\n", NOTHING,
+                 "remote_storage_plugins (file lmcache.yaml:1): 's3.a' has no place; set "
+                 "extra_config remote_storage_plugin.s3.a.base_path.");
+}
+
+static void
+a_plugin_of_an_unknown_kind_is_refused(void **state)
+{
+    static const char *const plugins[] = { "mooncake", "mooncake.a" };
+    char yaml[160];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++) {
+        snprintf(yaml, sizeof yaml, "remote_storage_plugins: [%s]\nextra_config: "
+                 "{remote_storage_plugin.%s.base_path: /x}\n", plugins[i], plugins[i]);
+        conf_refuses(yaml, NOTHING,
+                     "remote_storage_plugins (file lmcache.yaml:1): this kvtier has no tier for "
+                     "'mooncake'; write fs, s3 or hf3fs, alone or with a name as in fs.a.");
+    }
 }
 
 static void
@@ -382,6 +401,7 @@ main(void)
         cmocka_unit_test(wrong_values_name_key_place_and_what_is_allowed),
         cmocka_unit_test(each_doubtful_setting_is_a_line),
         cmocka_unit_test(a_plugin_without_directory_is_refused),
+        cmocka_unit_test(a_plugin_of_an_unknown_kind_is_refused),
         cmocka_unit_test(an_unknown_location_is_refused_with_all_names),
         cmocka_unit_test(strict_makes_unknown_keys_errors),
         cmocka_unit_test(a_failed_open_logs_the_warnings_and_returns_the_first_error),

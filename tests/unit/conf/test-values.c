@@ -109,10 +109,10 @@ lists_in_every_form(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        struct kvt_config *c = with("remote_storage_plugins", forms[i]);
-        assert_int_equal(c->remote_storage_plugins.n, 2);
-        assert_string_equal(c->remote_storage_plugins.items[0], "one");
-        assert_string_equal(c->remote_storage_plugins.items[1], "two.a");
+        struct kvt_config *c = with("storage_plugins", forms[i]);
+        assert_int_equal(c->storage_plugins.n, 2);
+        assert_string_equal(c->storage_plugins.items[0], "one");
+        assert_string_equal(c->storage_plugins.items[1], "two.a");
         kvt_config_free(c);
     }
     struct kvt_config *c = with("lookup_server_worker_ids", "3");
