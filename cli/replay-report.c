@@ -125,7 +125,7 @@ replay_print(const struct replay *r, json_t *passes)
     /* A short trace can end before the pool is fully allocated.  The remainder is then negative
      * and the rest is unknown. */
     rest_mib = peak_mib - r->pool_mib - kv_mib;
-    if (!r->json) {
+    if (!r->common.json) {
         print_table(passes);
         printf("%-26s%14.1f\n", "peak memory, MiB", peak_mib);
         printf("%-26s%14.1f\n", "  of it the pool", r->pool_mib);

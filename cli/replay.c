@@ -6,7 +6,7 @@
  * Before each further pass (--passes), replay closes the engine and opens an engine again: a
  * restart. */
 #include <errno.h>
-#include <getopt.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -17,10 +17,12 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "common.h"
 #include "replay.h"
 
 #define STEP_TOKENS 2048u /* tokens of a prefill step */
 #define MAX_SCALE 2048u   /* at this scale a token has 64 bytes */
+#define MAX_REQUESTS UINT64_C(1000000000)
 
 /* Llama 3.1 8B: a token has 128 KiB. */
 static const struct cli_shape llama = { 32, 8, 256 };
@@ -234,8 +236,8 @@ open_engine(struct replay *r)
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
     struct kvt_config *config;
 
-    sources.file = r->config_file;
-    sources.settings = r->settings;
+    sources.file = r->common.config_file;
+    sources.settings = r->common.settings;
     if (kvt_config_open(&sources, &config))
         return -EINVAL; /* all errors of kvt_config_open() count as configuration errors */
     r->pool_mib = pool_mib(config);
@@ -264,9 +266,11 @@ run_pass(struct replay *r, unsigned pass, struct result *result)
 {
     size_t n = r->trace.n;
     struct kvt_chunk *chunks = calloc(r->trace.longest, sizeof *chunks);
+    char progress[32];
     double start;
     int err;
 
+    snprintf(progress, sizeof progress, "pass %u, requests:", pass);
     result->lookup = calloc(n, sizeof *result->lookup);
     result->store = calloc(n, sizeof *result->store);
     result->load = calloc(n, sizeof *result->load);
@@ -279,15 +283,12 @@ run_pass(struct replay *r, unsigned pass, struct result *result)
     start = now();
     for (size_t i = 0; !err && i < n; i++) {
         err = run_request(r, i, chunks, result);
-        if (r->progress)
-            fprintf(stderr, "\rpass %u: %zu of %zu requests, %.0f s ", pass, i + 1, n,
-                    now() - start);
+        cli_progress(progress, i + 1, n);
     }
     if (!err)
         err = kvt_engine_flush(r->engine, -1);
     result->seconds = now() - start;
-    if (r->progress)
-        fprintf(stderr, "\r%60s\r", "");
+    cli_progress_end();
     if (err)
         cli_fail(err);
     if (r->engine) {
@@ -355,17 +356,7 @@ run_trace(struct replay *r, const char *path)
 }
 
 static bool
-parse_count(const char *text, unsigned long most, unsigned long *out)
-{
-    char *end;
-
-    errno = 0;
-    *out = strtoul(text, &end, 10);
-    return *text >= '0' && *text <= '9' && !*end && !errno && *out && *out <= most;
-}
-
-static bool
-is_power_of_two(unsigned long n)
+is_power_of_two(uint64_t n)
 {
     return !(n & (n - 1));
 }
@@ -373,7 +364,7 @@ is_power_of_two(unsigned long n)
 /* Return Llama's shape with the bytes of a token divided by scale: first divide the layers, then
  * the heads, then the bytes of a head. */
 static struct cli_shape
-scaled(unsigned scale)
+scaled(uint64_t scale)
 {
     struct cli_shape shape = llama;
 
@@ -391,60 +382,18 @@ scaled(unsigned scale)
 static int
 replay_run(int argc, char **argv)
 {
-    static const struct option options[] = {
-        { "config", required_argument, NULL, 'c' },
-        { "set", required_argument, NULL, 's' },
-        { "requests", required_argument, NULL, 'n' },
-        { "passes", required_argument, NULL, 'p' },
-        { "scale", required_argument, NULL, 'k' },
-        { "json", no_argument, NULL, 'j' },
-        { 0 },
-    };
-    struct replay r = { .max_requests = SIZE_MAX, .passes = 1, .scale = 16,
-                        .progress = isatty(2) };
-    unsigned long n;
-    int c;
+    struct replay r = { .max_requests = MAX_REQUESTS, .passes = 1, .scale = 16 };
+    int code = cli_parse(&cli_replay, argc, argv, (const struct cli_option[]){
+        { "requests", .number = &r.max_requests, .most = MAX_REQUESTS },
+        { "passes", .number = &r.passes, .most = 100 },
+        { "scale", .number = &r.scale, .most = MAX_SCALE }, { 0 } }, 1, 1, &r.common);
 
-    opterr = 0;
-    optind = 1;
-    while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        switch (c) {
-        case 'c':
-            r.config_file = optarg;
-            break;
-        case 's':
-            if (r.n_settings + 1 >= sizeof r.settings / sizeof *r.settings)
-                return cli_usage(&cli_replay, "too many --set");
-            r.settings[r.n_settings++] = optarg;
-            break;
-        case 'n':
-            if (!parse_count(optarg, SIZE_MAX / 2, &n))
-                return cli_usage(&cli_replay, "--requests '%s' is no count", optarg);
-            r.max_requests = n;
-            break;
-        case 'p':
-            if (!parse_count(optarg, 100, &n))
-                return cli_usage(&cli_replay, "--passes '%s' is not in 1..100", optarg);
-            r.passes = (unsigned)n;
-            break;
-        case 'k':
-            if (!parse_count(optarg, MAX_SCALE, &n) || !is_power_of_two(n))
-                return cli_usage(&cli_replay, "--scale '%s' is no power of two up to %u",
-                                 optarg, MAX_SCALE);
-            r.scale = (unsigned)n;
-            break;
-        case 'j':
-            r.json = true;
-            break;
-        default:
-            return cli_usage(&cli_replay, "unknown option or missing value: %s",
-                             argv[optind - 1]);
-        }
-    }
-    if (argc - optind != 1)
-        return cli_usage(&cli_replay, "one trace file is needed");
+    if (!code && !is_power_of_two(r.scale))
+        code = cli_usage(&cli_replay, "--scale '%" PRIu64 "' is no power of two", r.scale);
+    if (code)
+        return code;
     r.shape = scaled(r.scale);
-    return run_trace(&r, argv[optind]);
+    return run_trace(&r, r.common.args[0]);
 }
 
 const struct cli_command cli_replay = {
@@ -458,14 +407,12 @@ const struct cli_command cli_replay = {
         "The KV has the shape of Llama 3.1 8B (128 KiB a token), scaled down: budgets\n"
         "divided by the same number give the hit rates of the large machine.\n"
         "\n"
-        "  --config FILE    configuration, as for an engine\n"
-        "  --set KEY=VALUE  one setting laid over it, e.g. remote_url=fs:///var/tmp/kv\n"
         "  --requests N     only the first N requests\n"
         "  --passes N       run the trace N times, with a restart before each further\n"
         "                   pass (default 1)\n"
         "  --scale N        divide the bytes of a token by N, a power of two: first the\n"
         "                   layers, then the heads, then their size (default 16: 8 KiB)\n"
-        "  --json           print one JSON object\n",
+        CLI_COMMON_HELP,
     .no = "a loaded chunk had wrong bytes, or a promised chunk was not loaded",
     .run = replay_run,
 };

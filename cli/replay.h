@@ -9,21 +9,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "common.h"
 #include "engine.h"
 #include "kvtier.h"
 #include "trace.h"
 
 /* The parameters and the buffers of a replay. */
 struct replay {
-    const char *config_file;
-    const char *settings[16]; /* "key=value", NULL-terminated */
-    size_t n_settings;
-    size_t max_requests;
-    unsigned passes;
-    unsigned scale; /* divisor of the bytes of a token */
+    struct cli_common common;
+    uint64_t max_requests;
+    uint64_t passes;
+    uint64_t scale; /* divisor of the bytes of a token */
     struct cli_shape shape;
-    bool json;
-    bool progress; /* print progress to the standard error */
 
     struct trace trace;
     uint32_t n_blocks;     /* blocks of memory; block 0 is the null block */
