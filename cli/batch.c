@@ -98,7 +98,7 @@ start(struct batch *b)
 
 /* Wait at most 1 s for completed requests and call fn for each completed request. */
 static void
-take(struct batch *b, cli_chunk_fn fn, void *ctx)
+poll_requests(struct batch *b, cli_chunk_fn fn, void *ctx)
 {
     struct pollfd fd = { .fd = kvt_store_eventfd(b->store), .events = POLLIN };
     struct kvt_op *done[AT_ONCE];
@@ -126,7 +126,7 @@ cli_chunks_run(struct kvt_store *store, enum kvt_op_kind kind,
         if (!err)
             err = start(&b);
         if (b.n_done < b.n_started)
-            take(&b, fn, ctx);
+            poll_requests(&b, fn, ctx);
         cli_progress(progress, b.n_done, chunks->n);
     }
     cli_progress_end();

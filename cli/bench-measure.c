@@ -122,7 +122,7 @@ struct measurement {
 };
 
 static void
-spell_key(const struct measurement *m, uint64_t chunk, char out[128])
+format_key(const struct measurement *m, uint64_t chunk, char out[128])
 {
     snprintf(out, 128, "kvtier-bench@1@0@%08" PRIx64 "%08" PRIx64 "@bfloat16", m->run, chunk);
 }
@@ -143,7 +143,7 @@ prepare(struct measurement *m, struct slot *s, enum bench_step step, uint64_t ch
     static const uint32_t kinds[] = { KVT_OP_PUT, KVT_OP_STAT, KVT_OP_GET, KVT_OP_DELETE };
 
     s->chunk = chunk;
-    spell_key(m, chunk, s->key);
+    format_key(m, chunk, s->key);
     s->op = (struct kvt_op)KVT_INIT(struct kvt_op);
     s->op.kind = kinds[step];
     s->op.key = s->key;

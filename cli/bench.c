@@ -46,8 +46,8 @@ static int
 parse(int argc, char **argv, struct arguments *a)
 {
     const struct cli_option own[] = {
-        { .name = "size", .number = &a->size_mib, .most = 4096 },
-        { .name = "count", .number = &a->plan.n_chunks, .most = 1000000 },
+        { .name = "size", .number = &a->size_mib, .max = 4096 },
+        { .name = "count", .number = &a->plan.n_chunks, .max = 1000000 },
         { .name = "concurrency", .text = &a->concurrency },
         { .name = "tier", .text = &a->tier },
         { .name = "html", .text = &a->html },
@@ -74,7 +74,7 @@ has_room(const struct kvt_tier_info *t, const struct bench_plan *plan)
     if (!t->limit_bytes ||
         t->used_bytes + plan->n_chunks * (plan->chunk_bytes + 4096) <= t->limit_bytes)
         return true;
-    cli_error(CLI_NO, "bench: %s %s is left out: %s of %s are used, and %" PRIu64
+    cli_error(CLI_NEGATIVE, "bench: %s %s is left out: %s of %s are used, and %" PRIu64
               " chunks of %" PRIu64 " MiB would evict chunks; lower --count or --size.",
               t->tier, t->url, cli_size_text(t->used_bytes, used),
               cli_size_text(t->limit_bytes, limit), plan->n_chunks, plan->chunk_bytes / MIB);
@@ -139,7 +139,7 @@ measure_tiers(struct kvt_store *store, const struct arguments *a, struct result 
         if (!any && !a->common.json)
             bench_print_head();
         any = true;
-        int code = has_room(&info, &a->plan) ? measure_tier(store, i, a, r) : CLI_NO;
+        int code = has_room(&info, &a->plan) ? measure_tier(store, i, a, r) : CLI_NEGATIVE;
         worst = code > worst ? code : worst;
     }
     return any ? worst : cli_usage(&cli_bench, "the configuration has no tier '%s'; 'kvtier "
@@ -180,8 +180,8 @@ bench_run(int argc, char **argv)
         code = cli_error(CLI_ENVIRONMENT, "bench: not enough memory");
     kvt_store_close(store);
     if (bench_interrupted()) {
-        cli_error(CLI_NO, "bench: interrupted.");
-        code = code ? code : CLI_NO;
+        cli_error(CLI_NEGATIVE, "bench: interrupted.");
+        code = code ? code : CLI_NEGATIVE;
     }
     if (r && a.html && r->n) {
         int page = write_page(a.html, r);
@@ -215,6 +215,6 @@ const struct cli_command cli_bench = {
         "  --tier NAME      measure only this tier, such as s3 (default: all tiers)\n"
         "  --html FILE      also write a page with plots of throughput and latency\n"
         CLI_COMMON_HELP,
-    .no = "a chunk was missing or corrupt, a tier was left out, or the run was interrupted",
+    .negative = "a chunk was missing or corrupt, a tier was left out, or the run was interrupted",
     .run = bench_run,
 };

@@ -11,7 +11,7 @@
 #include "delete.h"
 #include "shared.h"
 
-#define MOST_DAYS INT64_C(36500)
+#define MAX_DAYS INT64_C(36500)
 
 static int
 report(const struct cli_common *c, const struct kvt_tier_info *before, uint64_t n_left,
@@ -37,7 +37,7 @@ report(const struct cli_common *c, const struct kvt_tier_info *before, uint64_t 
         if (err)
             (void)cli_fail(err);
     }
-    return !err ? CLI_DONE : err == -EBUSY ? CLI_NO : CLI_ENVIRONMENT;
+    return !err ? CLI_DONE : err == -EBUSY ? CLI_NEGATIVE : CLI_ENVIRONMENT;
 }
 
 static int
@@ -74,7 +74,7 @@ clear_shared(const struct cli_common *c)
 }
 
 /* Parse an age such as 12h.  Return the seconds, or 0 if the text is no age or the age exceeds
- * MOST_DAYS. */
+ * MAX_DAYS. */
 static int64_t
 read_age(const char *text)
 {
@@ -86,11 +86,11 @@ read_age(const char *text)
 
     errno = 0;
     unsigned long long n = strtoull(text, &end, 10);
-    if (*text < '0' || *text > '9' || errno || !n || n > MOST_DAYS * 86400)
+    if (*text < '0' || *text > '9' || errno || !n || n > MAX_DAYS * 86400)
         return 0;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
         if (end[0] == units[i].unit && !end[1])
-            return (int64_t)n <= MOST_DAYS * 86400 / units[i].seconds
+            return (int64_t)n <= MAX_DAYS * 86400 / units[i].seconds
                 ? (int64_t)n * units[i].seconds : 0;
     return 0;
 }
@@ -99,26 +99,26 @@ static int
 clear_run(int argc, char **argv)
 {
     struct cli_common c;
-    struct cli_delete what = { .command = &cli_clear, .common = &c, .prefix = "" };
+    struct cli_delete options = { .command = &cli_clear, .common = &c, .prefix = "" };
     const char *older_than = NULL;
     struct timespec now;
     int code = cli_parse(&cli_clear, argc, argv, (const struct cli_option[]){
-        { "older-than", .text = &older_than }, { "tier", .text = &what.tier }, { 0 } },
+        { "older-than", .text = &older_than }, { "tier", .text = &options.tier }, { 0 } },
         0, 0, &c);
 
     if (code)
         return code;
-    if (what.tier && !older_than)
+    if (options.tier && !older_than)
         return cli_usage(&cli_clear, "--tier needs --older-than");
     if (!older_than)
         return clear_shared(&c);
     int64_t age = read_age(older_than);
     if (!age)
         return cli_usage(&cli_clear, "--older-than '%s' is no age: write 30s, 10m, 12h or 7d, "
-                         "at most %" PRId64 "d", older_than, MOST_DAYS);
+                         "at most %" PRId64 "d", older_than, MAX_DAYS);
     clock_gettime(CLOCK_REALTIME, &now);
-    what.before_ns = (now.tv_sec - age) * INT64_C(1000000000) + now.tv_nsec;
-    return cli_delete(&what);
+    options.before_ns = (now.tv_sec - age) * INT64_C(1000000000) + now.tv_nsec;
+    return cli_delete(&options);
 }
 
 const struct cli_command cli_clear = {
@@ -136,7 +136,7 @@ const struct cli_command cli_clear = {
             "  --older-than T   an age: a whole number and s, m, h or d, such as 12h or 7d\n"
             "  --tier NAME      only the tiers of this kind, such as s3 (default: all tiers)\n"
             CLI_COMMON_HELP,
-    .no = "another process has the memory open, and the chunks were deleted; with "
-          "--older-than: a chunk is in use and stays",
+    .negative = "another process has the memory open, and the chunks were deleted; with "
+                "--older-than: a chunk is in use and stays",
     .run = clear_run,
 };

@@ -10,7 +10,7 @@
 /* Exit codes. */
 enum {
     CLI_DONE = 0,
-    CLI_NO = 1,          /* the command ran: a chunk is missing or corrupt, or a check failed */
+    CLI_NEGATIVE = 1,    /* the command ran: a chunk is missing or corrupt, or a check failed */
     CLI_USAGE = 2,       /* the arguments or the configuration are wrong */
     CLI_ENVIRONMENT = 3, /* storage is unreachable or full, or a permission is missing */
 };
@@ -20,7 +20,7 @@ struct cli_command {
     const char *usage;   /* arguments after the name; each line is a form of the command */
     const char *summary; /* a line for `kvtier --help`, without a full stop */
     const char *help;    /* text of `kvtier NAME --help` between usage and exit code 1 */
-    const char *no;      /* meaning of exit code 1, without a full stop */
+    const char *negative; /* meaning of exit code 1, without a full stop */
     int (*run)(int argc, char **argv); /* argv[0] is the name; returns an exit code */
 };
 
@@ -37,10 +37,10 @@ int cli_usage(const struct cli_command *command, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Make later calls of cli_error() print JSON. */
-void cli_answer_in_json(void);
+void cli_use_json(void);
 
 /* Print an error and return code.  The error is a line on the standard error; after
- * cli_answer_in_json() the error is a JSON object {"error": "..."} on the standard output. */
+ * cli_use_json() the error is a JSON object {"error": "..."} on the standard output. */
 int cli_error(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Return the exit code for the status of a request or of a call: 0 or a negative errno. */

@@ -11,7 +11,7 @@
 
 /* Parse the value of an own option of the command.  Return 0 or CLI_USAGE. */
 static int
-take_own(const struct cli_command *command, const struct cli_option *own, const char *text)
+set_own(const struct cli_command *command, const struct cli_option *own, const char *text)
 {
     char *end;
 
@@ -26,10 +26,10 @@ take_own(const struct cli_command *command, const struct cli_option *own, const 
     errno = 0;
     *own->number = strtoull(text, &end, 10);
     if (*text >= '0' && *text <= '9' && !*end && !errno && *own->number &&
-        *own->number <= own->most)
+        *own->number <= own->max)
         return 0;
     return cli_usage(command, "--%s needs a whole number from 1 to %" PRIu64, own->name,
-                     own->most);
+                     own->max);
 }
 
 static void
@@ -65,7 +65,7 @@ cli_parse(const struct cli_command *command, int argc, char **argv,
         else if (c == 'j')
             out->json = true;
         else if (c >= OWN)
-            code = take_own(command, &own[c - OWN], optarg);
+            code = set_own(command, &own[c - OWN], optarg);
         else
             code = cli_usage(command, "unknown option or missing value: %s",
                              argv[optind - 1]);
@@ -101,7 +101,7 @@ cli_open_store(const struct cli_common *common, struct kvt_store **out)
 }
 
 static void
-tell_json(const struct kvt_op *op)
+print_result_json(const struct kvt_op *op)
 {
     json_t *o = json_pack("{s:o, s:b}", "key", cli_json_text(op->key), "done", !op->status);
 
@@ -117,10 +117,10 @@ tell_json(const struct kvt_op *op)
 }
 
 int
-cli_tell(const struct cli_common *common, const struct kvt_op *op)
+cli_print_result(const struct cli_common *common, const struct kvt_op *op)
 {
     if (common->json)
-        tell_json(op);
+        print_result_json(op);
     else if (op->status)
         cli_error(0, "%s", op->why);
     return cli_code(op->status);

@@ -27,7 +27,7 @@ struct cli_common {
 
 #define CLI_COMMON_HELP \
     "  --config FILE    configuration, as for an engine\n" \
-    "  --set KEY=VALUE  one setting laid over it, e.g. remote_url=fs:///var/cache/kv\n" \
+    "  --set KEY=VALUE  override a setting, e.g. remote_url=fs:///var/cache/kv\n" \
     "  --json           print JSON\n"
 
 /* An option of a command.  Exactly one of flag, number and text is set: the destination. */
@@ -35,7 +35,7 @@ struct cli_option {
     const char *name; /* without the dashes; NULL: the end of the list */
     bool *flag;
     uint64_t *number;
-    uint64_t most; /* the number is a whole number from 1 to most */
+    uint64_t max; /* the number is a whole number from 1 to max */
     const char **text;
 };
 
@@ -51,7 +51,7 @@ int cli_parse(const struct cli_command *command, int argc, char **argv,
 /* Report a completed operation on a chunk and return the operation's exit code.  Without --json, a
  * failure is printed to the standard error; with --json, each result is printed to the standard
  * output as an object. */
-int cli_tell(const struct cli_common *common, const struct kvt_op *op);
+int cli_print_result(const struct cli_common *common, const struct kvt_op *op);
 
 /* Open the configured store.  Return 0, or an exit code after printing the error.  The caller
  * closes *out with kvt_store_close().  Blocks. */
@@ -71,9 +71,9 @@ void cli_id_text(const uint8_t id[16], char out[33]);
 const char *cli_size_text(uint64_t bytes, char out[24]);
 
 /* Print a progress line to the standard error if the standard error is a terminal: at most once a
- * second, and when done is total.  what: the word before the counts.  total 0: the total is
+ * second, and when done is total.  label: the text before the counts.  total 0: the total is
  * unknown. */
-void cli_progress(const char *what, uint64_t done, uint64_t total);
+void cli_progress(const char *label, uint64_t done, uint64_t total);
 
 /* Erase the progress line. */
 void cli_progress_end(void);

@@ -22,7 +22,7 @@
 
 /* The memory that the configuration needs. */
 struct needs {
-    const struct cli_memory *ask;
+    const struct cli_memory *memory;
     const json_t *all;      /* all settings, from kvt_config_json() */
     uint64_t chunk_tokens;
     uint64_t chunk_bytes;   /* bytes of a chunk in each worker */
@@ -110,10 +110,10 @@ static void
 find_needs(struct needs *n)
 {
     double gib = json_number_value(value_of(n->all, "max_local_cpu_size"));
-    uint64_t workers = n->ask->n_workers;
+    uint64_t workers = n->memory->n_workers;
 
     n->chunk_tokens = (uint64_t)json_integer_value(value_of(n->all, "chunk_size"));
-    n->chunk_bytes = (n->ask->bytes_per_token * n->chunk_tokens + workers - 1) / workers;
+    n->chunk_bytes = (n->memory->bytes_per_token * n->chunk_tokens + workers - 1) / workers;
     find_requests(n);
     n->worker_bytes = (uint64_t)(gib * GIB);
     n->all_bytes = n->worker_bytes * workers;
@@ -122,13 +122,13 @@ find_needs(struct needs *n)
 
 /* ------------------------------------------------- problems and numbers */
 
-static void too_much(const struct needs *n, const char *key, uint64_t bytes,
+static void report_excess(const struct needs *n, const char *key, uint64_t bytes,
                      const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 /* Report an error of setting `key`, whose value is `bytes`: fmt gives the reason and the remedy.
  * The report names only this setting, also if a change of another setting helps too. */
 static void
-too_much(const struct needs *n, const char *key, uint64_t bytes, const char *fmt, ...)
+report_excess(const struct needs *n, const char *key, uint64_t bytes, const char *fmt, ...)
 {
     const json_t *origin = json_object_get(json_object_get(n->all, key), "origin");
     char why[320], text[512];
@@ -139,7 +139,7 @@ too_much(const struct needs *n, const char *key, uint64_t bytes, const char *fmt
     va_end(ap);
     snprintf(text, sizeof text, "%s is %.2f GiB (%s), %s", key, (double)bytes / GIB,
              json_string_value(origin), why);
-    n->ask->see(n->ask->ctx, &(struct kvt_config_problem){
+    n->memory->on_problem(n->memory->ctx, &(struct kvt_config_problem){
         .key = key, .origin = json_string_value(origin), .text = text, .is_error = 1 });
 }
 
@@ -167,11 +167,11 @@ check_worker(const struct needs *n)
     double enough = round_up(need);
 
     if (!fit)
-        too_much(n, "max_local_cpu_size", n->worker_bytes,
+        report_excess(n, "max_local_cpu_size", n->worker_bytes,
                  "less than a chunk in each worker: raise it to %.2f, or lower "
                  "chunk_size.", enough);
     else if (fit < n->requests)
-        too_much(n, "max_local_cpu_size", n->worker_bytes,
+        report_excess(n, "max_local_cpu_size", n->worker_bytes,
                  "%" PRIu64 " requests to S3 at the same time need %.2f GiB in each "
                  "worker: raise it to %.2f, or lower %s to %" PRIu64 ".", n->requests, need,
                  enough, n->limit, fit);
@@ -183,12 +183,12 @@ check_machine(const struct needs *n)
     double available = (double)n->available / GIB;
 
     if (n->available != UINT64_MAX && n->all_bytes > n->available)
-        too_much(n, "max_local_cpu_size", n->worker_bytes,
+        report_excess(n, "max_local_cpu_size", n->worker_bytes,
                  "%.2f GiB for all workers, and %.2f GiB of memory are available: lower "
                  "it to %.2f.", (double)n->all_bytes / GIB, available,
-                 round_down(available / (double)n->ask->n_workers));
+                 round_down(available / (double)n->memory->n_workers));
     else if (n->available != UINT64_MAX && n->host_missing > n->available - n->all_bytes)
-        too_much(n, "max_shared_cpu_size", n->host_bytes,
+        report_excess(n, "max_shared_cpu_size", n->host_bytes,
                  "%.2f GiB of it must be allocated beside %.2f GiB for all workers, and "
                  "%.2f GiB of memory are available: lower it or max_local_cpu_size.",
                  (double)n->host_missing / GIB, (double)n->all_bytes / GIB, available);
@@ -199,7 +199,7 @@ print_needs(const struct needs *n)
 {
     printf("memory: a chunk of %" PRIu64 " tokens is %.2f MiB in each of %" PRIu64
            " worker%s\n", n->chunk_tokens, (double)n->chunk_bytes / (1 << 20),
-           n->ask->n_workers, n->ask->n_workers == 1 ? "" : "s");
+           n->memory->n_workers, n->memory->n_workers == 1 ? "" : "s");
     if (n->requests)
         printf("memory: %" PRIu64 " requests to S3 at the same time are %.2f GiB of the "
                "%.2f GiB of a worker (%s, max_local_cpu_size)\n", n->requests,
@@ -209,7 +209,7 @@ print_needs(const struct needs *n)
     if (n->host_bytes)
         printf(" and share %.2f GiB (max_shared_cpu_size)", (double)n->host_bytes / GIB);
     if (n->available == UINT64_MAX)
-        printf(", the system does not tell how much is available\n");
+        printf(", the system does not report the available memory\n");
     else
         printf(", %.2f GiB are available\n", (double)n->available / GIB);
 }
@@ -217,13 +217,13 @@ print_needs(const struct needs *n)
 static void
 add_needs(const struct needs *n)
 {
-    json_t *into = n->ask->into;
+    json_t *json = n->memory->json;
 
-    json_object_set_new(into, "chunk_bytes", json_integer((json_int_t)n->chunk_bytes));
-    json_object_set_new(into, "s3_requests", json_integer((json_int_t)n->requests));
-    json_object_set_new(into, "worker_bytes", json_integer((json_int_t)n->worker_bytes));
-    json_object_set_new(into, "all_bytes", json_integer((json_int_t)n->all_bytes));
-    json_object_set_new(into, "available_bytes",
+    json_object_set_new(json, "chunk_bytes", json_integer((json_int_t)n->chunk_bytes));
+    json_object_set_new(json, "s3_requests", json_integer((json_int_t)n->requests));
+    json_object_set_new(json, "worker_bytes", json_integer((json_int_t)n->worker_bytes));
+    json_object_set_new(json, "all_bytes", json_integer((json_int_t)n->all_bytes));
+    json_object_set_new(json, "available_bytes",
                         n->available == UINT64_MAX
                             ? json_null() : json_integer((json_int_t)n->available));
 }
@@ -244,11 +244,11 @@ find_room(const char *path, uint64_t *bytes)
 }
 
 static void
-add_room(json_t *into, const char *need_key, uint64_t need, const char *room_key,
+add_room(json_t *json, const char *need_key, uint64_t need, const char *room_key,
          uint64_t room)
 {
-    json_object_set_new(into, need_key, json_integer((json_int_t)need));
-    json_object_set_new(into, room_key, room == UINT64_MAX
+    json_object_set_new(json, need_key, json_integer((json_int_t)need));
+    json_object_set_new(json, room_key, room == UINT64_MAX
                             ? json_null() : json_integer((json_int_t)room));
 }
 
@@ -256,7 +256,7 @@ static void
 print_room(bool there, uint64_t room)
 {
     if (!there)
-        printf("which is not there\n");
+        printf("which does not exist\n");
     else if (room == UINT64_MAX)
         printf("which has no limit\n");
     else
@@ -266,19 +266,19 @@ print_room(bool there, uint64_t room)
 static void
 check_3fs(const struct needs *n)
 {
-    uint64_t need = n->hf3fs_bytes * n->ask->n_workers, room = 0;
-    bool there = find_room("/dev/shm", &room), one = n->ask->n_workers == 1;
+    uint64_t need = n->hf3fs_bytes * n->memory->n_workers, room = 0;
+    bool there = find_room("/dev/shm", &room), one = n->memory->n_workers == 1;
 
-    if (n->ask->into) {
-        add_room(n->ask->into, "shared_bytes", need, "shared_available_bytes", room);
+    if (n->memory->json) {
+        add_room(n->memory->json, "shared_bytes", need, "shared_available_bytes", room);
     } else {
         printf("memory: %" PRIu64 " worker%s share%s %.2f GiB of /dev/shm with 3FS's "
-               "daemon, ", n->ask->n_workers, one ? "" : "s", one ? "s" : "",
+               "daemon, ", n->memory->n_workers, one ? "" : "s", one ? "s" : "",
                (double)need / GIB);
         print_room(there, room);
     }
     if (need > room)
-        too_much(n, "hf3fs_iov_size",
+        report_excess(n, "hf3fs_iov_size",
                  (uint64_t)json_integer_value(value_of(n->all, "hf3fs_iov_size")),
                  "%.2f GiB of /dev/shm for all workers, which has %.2f GiB free: give it "
                  "more (docker: --shm-size), or lower it.",
@@ -294,8 +294,8 @@ check_shared_cpu(const struct needs *n)
     if (!path)
         path = "/dev/shm";
     bool there = find_room(path, &room);
-    if (n->ask->into) {
-        add_room(n->ask->into, "shared_cpu_bytes", n->host_bytes,
+    if (n->memory->json) {
+        add_room(n->memory->json, "shared_cpu_bytes", n->host_bytes,
                  "shared_cpu_available_bytes", room);
     } else {
         printf("memory: shared host memory takes %.2f GiB of %s, ",
@@ -303,7 +303,7 @@ check_shared_cpu(const struct needs *n)
         print_room(there, room);
     }
     if (n->host_missing > room)
-        too_much(n, "max_shared_cpu_size", n->host_bytes,
+        report_excess(n, "max_shared_cpu_size", n->host_bytes,
                  "and %.2f GiB of it must be allocated in %s, which has %.2f GiB free: give "
                  "%s more (docker: --shm-size), or lower max_shared_cpu_size.",
                  (double)n->host_missing / GIB, path, (double)room / GIB, path);
@@ -314,7 +314,7 @@ cli_config_memory(const struct kvt_config_sources *sources,
                   const struct cli_memory *memory)
 {
     struct kvt_config *config;
-    struct needs n = { .ask = memory };
+    struct needs n = { .memory = memory };
 
     int err = kvt_config_open(sources, &config);
     if (err)
@@ -331,7 +331,7 @@ cli_config_memory(const struct kvt_config_sources *sources,
     find_host_bytes(&n, sources);
     if (memory->bytes_per_token) {
         find_needs(&n);
-        if (memory->into)
+        if (memory->json)
             add_needs(&n);
         else
             print_needs(&n);

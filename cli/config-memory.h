@@ -11,15 +11,15 @@
 #include "kvtier.h"
 
 /* With these limits no product in config-memory.c exceeds INT64_MAX. */
-#define CLI_MOST_BYTES_PER_TOKEN 100000000
-#define CLI_MOST_WORKERS 1024
+#define CLI_MAX_BYTES_PER_TOKEN 100000000
+#define CLI_MAX_WORKERS 1024
 
 struct cli_memory {
     uint64_t bytes_per_token;  /* KV bytes of a token in all workers; 0: unknown */
     uint64_t n_workers;        /* workers on the host, at least 1 */
-    json_t *into;              /* object that receives the numbers; NULL: print lines */
-    kvt_config_problem_fn see; /* receives each setting that does not fit */
-    void *ctx;                 /* of see */
+    json_t *json;              /* object that receives the numbers; NULL: print lines */
+    kvt_config_problem_fn on_problem; /* receives each setting that does not fit */
+    void *ctx;                 /* of on_problem */
 };
 
 /* Compare the configuration's memory with the available memory.  Without bytes_per_token, check

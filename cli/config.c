@@ -53,7 +53,7 @@ text_or_null(const char *text)
 }
 
 static void
-see_problem(void *ctx, const struct kvt_config_problem *problem)
+on_problem(void *ctx, const struct kvt_config_problem *problem)
 {
     const char *severity = problem->is_error ? "error" : "warning";
     struct checked *checked = ctx;
@@ -85,16 +85,16 @@ print_json(json_t *json)
 }
 
 static void
-print_count(unsigned n, const char *what)
+print_count(unsigned n, const char *noun)
 {
-    printf("%u %s%s", n, what, n == 1 ? "" : "s");
+    printf("%u %s%s", n, noun, n == 1 ? "" : "s");
 }
 
 static int
 check_memory(const struct kvt_config_sources *sources, struct cli_memory *memory,
              struct checked *checked)
 {
-    memory->see = see_problem;
+    memory->on_problem = on_problem;
     memory->ctx = checked;
     cli_set_log(KVT_LOG_ERROR); /* kvt_config_check() has reported the warnings */
     int err = cli_config_memory(sources, memory);
@@ -103,7 +103,7 @@ check_memory(const struct kvt_config_sources *sources, struct cli_memory *memory
 }
 
 static int
-tell_checked(const struct checked *checked, json_t *memory)
+print_summary(const struct checked *checked, json_t *memory)
 {
     if (!checked->problems) {
         print_count(checked->n_errors, "error");
@@ -129,8 +129,8 @@ check(int argc, char **argv)
     struct cli_common common;
     const struct cli_option own[] = {
         { "bytes-per-token", .number = &memory.bytes_per_token,
-          .most = CLI_MOST_BYTES_PER_TOKEN },
-        { "tp", .number = &memory.n_workers, .most = CLI_MOST_WORKERS },
+          .max = CLI_MAX_BYTES_PER_TOKEN },
+        { "tp", .number = &memory.n_workers, .max = CLI_MAX_WORKERS },
         { 0 },
     };
 
@@ -139,24 +139,24 @@ check(int argc, char **argv)
         return status;
     if (common.json)
         checked.problems = json_array();
-    int err = kvt_config_check(&sources, see_problem, &checked);
+    int err = kvt_config_check(&sources, on_problem, &checked);
     if (err && !checked.n_errors)
         status = fail(err);
     if (!err) {
-        memory.into = common.json ? json_object() : NULL;
+        memory.json = common.json ? json_object() : NULL;
         status = check_memory(&sources, &memory, &checked);
     }
     if (!status)
-        status = tell_checked(&checked, memory.into);
-    json_decref(memory.into);
+        status = print_summary(&checked, memory.json);
+    json_decref(memory.json);
     json_decref(checked.problems);
-    return status ? status : checked.n_errors ? CLI_NO : CLI_DONE;
+    return status ? status : checked.n_errors ? CLI_NEGATIVE : CLI_DONE;
 }
 
 /* -------------------------------------------------------------------- show */
 
 static void
-drop_defaults(json_t *all)
+remove_defaults(json_t *all)
 {
     const char *key;
     json_t *one;
@@ -185,7 +185,7 @@ print_settings(const json_t *all)
         free(value);
     }
     if (!json_object_size(all))
-        printf("# Nothing is set; --all shows the defaults.\n");
+        printf("# No source sets a key; --all shows the defaults.\n");
     return CLI_DONE;
 }
 
@@ -211,7 +211,7 @@ show(int argc, char **argv)
     if (!all)
         return cli_error(CLI_ENVIRONMENT, "config: no memory.");
     if (!all_keys)
-        drop_defaults(all);
+        remove_defaults(all);
     if (common.json)
         return print_json(all);
     status = print_settings(all);
@@ -241,7 +241,7 @@ keys(int argc, char **argv)
     for (int i = 0; i < common.n_args; i++)
         if (!cli_config_describe(common.args[i], all)) {
             json_decref(all);
-            return cli_error(CLI_NO, "config: there is no key '%s'.", common.args[i]);
+            return cli_error(CLI_NEGATIVE, "config: there is no key '%s'.", common.args[i]);
         }
     if (!common.n_args)
         cli_config_list(all);
@@ -252,7 +252,7 @@ static int
 run(int argc, char **argv)
 {
     if (argc < 2)
-        return cli_usage(&cli_config, "check, show or keys?");
+        return cli_usage(&cli_config, "check, show or keys is missing");
     if (!strcmp(argv[1], "check"))
         return check(argc - 1, argv + 1);
     if (!strcmp(argv[1], "show"))
@@ -267,28 +267,29 @@ const struct cli_command cli_config = {
     .usage = "check [OPTIONS] [--bytes-per-token N] [--tp N] [FILE]\n"
              "show [OPTIONS] [--all] [FILE]\n"
              "keys [--json|--markdown] [KEY...]",
-    .summary = "check a configuration, show what counts, explain keys",
+    .summary = "check a configuration, show the settings, explain keys",
     .help =
-        "  check   Names every error and every warning of the configuration. An\n"
-        "          unknown key is an error here; to an engine it is a warning, unless\n"
+        "  check   Reports every error and every warning of the configuration. An\n"
+        "          unknown key is an error here, and a warning for an engine unless\n"
         "          strict_config is set.\n"
-        "          With --bytes-per-token it also says whether the memory is enough: in\n"
-        "          each worker (max_local_cpu_size) for the chunks of all requests to S3,\n"
-        "          and in this machine for all workers. N is the KV cache of one token in\n"
-        "          all --tp workers (1 unless given): layers * 2 * KV heads * head size *\n"
-        "          bytes of one number, which is 131072 for Llama 3.1 8B in bfloat16.\n"
-        "          With a tier of 3FS it says whether /dev/shm has the room that all\n"
-        "          --tp workers share with 3FS's daemon, and with shared_cpu whether the\n"
-        "          tmpfs has room for the shared host memory, which counts once.\n"
-        "  show    The settings that somebody gave, each with its origin; with --all\n"
-        "          the defaults too. Credentials are not shown.\n"
-        "  keys    The keys in short, or all about some of them.\n"
+        "          With --bytes-per-token the command also checks the memory: of each\n"
+        "          worker (max_local_cpu_size) for the chunks of all requests to S3, and\n"
+        "          of this machine for all workers. N is the KV cache of a token in all\n"
+        "          --tp workers (default: 1): layers * 2 * KV heads * head size * bytes\n"
+        "          of a number, which is 131072 for Llama 3.1 8B in bfloat16.\n"
+        "          With a tier of 3FS the command checks if /dev/shm has room for the\n"
+        "          memory that all --tp workers share with 3FS's daemon, and with\n"
+        "          shared_cpu if the tmpfs has room for the shared host memory, which\n"
+        "          counts once.\n"
+        "  show    Prints the settings that a source sets, each with the source; with\n"
+        "          --all also the defaults. Secrets appear as ***.\n"
+        "  keys    Lists the keys, or describes each KEY.\n"
         "\n"
         CLI_COMMON_HELP
         "\n"
-        "FILE is a YAML file as LMCache has it, as is that of --config. Without both,\n"
-        "KVTIER_CONFIG_FILE, then LMCACHE_CONFIG_FILE names the file. A later source\n"
-        "wins:\n"
+        "FILE, like the file of --config, is a YAML file with the keys of LMCache. Without\n"
+        "both, KVTIER_CONFIG_FILE, then LMCACHE_CONFIG_FILE names the file. Later sources\n"
+        "win:\n"
         "\n"
         "  defaults, FILE, LMCACHE_<KEY> variables, KVTIER_<KEY> variables,\n"
         "  the engine's kv_connector_extra_config, explicit arguments and --set\n"
@@ -298,6 +299,6 @@ const struct cli_command cli_config = {
         "  kvtier config check --bytes-per-token 327680 --tp 8 lmcache.yaml\n"
         "  KVTIER_CHUNK_SIZE=128 kvtier config show lmcache.yaml\n"
         "  kvtier config keys chunk_size max_local_cpu_size\n",
-    .no = "check: the configuration has errors; keys: there is no such key",
+    .negative = "check: the configuration has errors; keys: there is no such key",
     .run = run,
 };

@@ -85,7 +85,7 @@ fail(struct copy *c, struct transfer *t, int code, const char *why)
     op.status = -EIO;
     op.key = t->chunk->key;
     snprintf(op.why, sizeof op.why, "%s", why);
-    (void)cli_tell(&c->common, &op);
+    (void)cli_print_result(&c->common, &op);
     c->n_failed++;
     c->code = code > c->code ? code : c->code;
     end(c, t);
@@ -180,7 +180,7 @@ on_read_done(struct copy *c, struct transfer *t)
         fail(c, t, cli_code(t->op.status), t->op.why);
     } else if ((t->op.found & verified) != verified) {
         snprintf(why, sizeof why, "%s: the chunk has no checksum and was not copied", t->op.key);
-        fail(c, t, CLI_NO, why);
+        fail(c, t, CLI_NEGATIVE, why);
     } else {
         t->source = t->op;
         write_chunk(c, t);
@@ -325,7 +325,7 @@ copy_chunks(struct copy *c)
     print_counts(c);
     for (size_t i = 0; i < AT_ONCE; i++)
         free(c->transfers[i].payload);
-    return c->code || c->n_done == c->chunks.n ? c->code : CLI_NO;
+    return c->code || c->n_done == c->chunks.n ? c->code : CLI_NEGATIVE;
 }
 
 static int
@@ -377,7 +377,7 @@ const struct cli_command cli_cp = {
         "  --model NAME     only the chunks of this model. Needed if a chunk's model has '_' in\n"
         "                   S3 or '-' in local_disk, because these replace '/' in names\n"
         "  --json           print JSON\n",
-    .no = "a chunk is corrupt, has no checksum or was evicted after the listing, or the command "
-          "was interrupted",
+    .negative = "a chunk is corrupt, has no checksum or was evicted after the listing, or the "
+                "command was interrupted",
     .run = cp_run,
 };

@@ -9,26 +9,26 @@
 #include "batch.h"
 
 struct deletion {
-    const struct cli_delete *what;
+    const struct cli_delete *options;
     uint64_t n, bytes;   /* deleted chunks and their bytes; in a dry run: selected chunks */
     uint64_t n_failed;
     int code;
 };
 
-/* Reduce the list to the chunks to delete.  Return false if no tier has the name what->tier. */
+/* Reduce the list to the chunks to delete.  Return false if no tier has the name options->tier. */
 static bool
-select_chunks(struct kvt_store *store, const struct cli_delete *what, struct cli_chunks *c)
+select_chunks(struct kvt_store *store, const struct cli_delete *options, struct cli_chunks *c)
 {
     struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
-    bool known = !what->tier;
+    bool known = !options->tier;
     size_t n = 0;
 
-    for (size_t i = 0; what->tier && !kvt_store_tier(store, i, &info); i++)
-        known |= !strcmp(info.tier, what->tier);
+    for (size_t i = 0; options->tier && !kvt_store_tier(store, i, &info); i++)
+        known |= !strcmp(info.tier, options->tier);
     for (size_t i = 0; i < c->n; i++) {
         (void)!kvt_store_tier(store, c->chunks[i].tier - 1, &info);
-        if (c->chunks[i].mtime_ns < what->before_ns &&
-            (!what->tier || !strcmp(info.tier, what->tier)))
+        if (c->chunks[i].mtime_ns < options->before_ns &&
+            (!options->tier || !strcmp(info.tier, options->tier)))
             c->chunks[n++] = c->chunks[i];
         else
             free(c->chunks[i].key);
@@ -43,14 +43,14 @@ static void
 on_deleted(void *ctx, const struct cli_chunk *chunk, const struct kvt_op *op)
 {
     struct deletion *d = ctx;
-    int code = op->status == -EBUSY ? CLI_NO : cli_code(op->status);
+    int code = op->status == -EBUSY ? CLI_NEGATIVE : cli_code(op->status);
 
     if (!op->status) {
         d->n++;
         d->bytes += chunk->stored_bytes;
     } else if (op->status != -ENOENT) {
         cli_progress_end();
-        (void)cli_tell(d->what->common, op);
+        (void)cli_print_result(d->options->common, op);
         d->n_failed++;
         d->code = code > d->code ? code : d->code;
     }
@@ -63,7 +63,7 @@ print_chunks(struct kvt_store *store, const struct cli_chunks *c, struct deletio
 
     for (size_t i = 0; i < c->n; i++) {
         (void)!kvt_store_tier(store, c->chunks[i].tier - 1, &info);
-        if (d->what->common->json)
+        if (d->options->common->json)
             cli_print_json(json_pack("{s:o, s:s}", "key", cli_json_text(c->chunks[i].key),
                                      "tier", info.tier));
         else
@@ -76,10 +76,10 @@ print_chunks(struct kvt_store *store, const struct cli_chunks *c, struct deletio
 static void
 print_counts(const struct deletion *d)
 {
-    bool dry_run = d->what->dry_run;
+    bool dry_run = d->options->dry_run;
     char size[24];
 
-    if (d->what->common->json) {
+    if (d->options->common->json) {
         cli_print_json(json_pack("{s:I, s:I, s:I, s:b}", "deleted_chunks",
                                  dry_run ? (json_int_t)0 : (json_int_t)d->n, "chunks",
                                  (json_int_t)(d->n + d->n_failed), "bytes",
@@ -94,17 +94,17 @@ print_counts(const struct deletion *d)
 }
 
 static int
-delete_listed(struct kvt_store *store, const struct cli_delete *what, struct cli_chunks *c)
+delete_listed(struct kvt_store *store, const struct cli_delete *options, struct cli_chunks *c)
 {
-    struct deletion d = { .what = what };
-    int code = cli_chunks_list(store, what->prefix, c);
+    struct deletion d = { .options = options };
+    int code = cli_chunks_list(store, options->prefix, c);
 
     if (code)
         return code;
-    if (!select_chunks(store, what, c))
-        return cli_usage(what->command, "the configuration has no tier '%s'; 'kvtier stat' "
-                         "lists the tiers", what->tier);
-    if (what->dry_run)
+    if (!select_chunks(store, options, c))
+        return cli_usage(options->command, "the configuration has no tier '%s'; 'kvtier stat' "
+                         "lists the tiers", options->tier);
+    if (options->dry_run)
         print_chunks(store, c, &d);
     else
         code = cli_chunks_run(store, KVT_OP_DELETE, c, "deleted", on_deleted, &d);
@@ -113,15 +113,15 @@ delete_listed(struct kvt_store *store, const struct cli_delete *what, struct cli
 }
 
 int
-cli_delete(const struct cli_delete *what)
+cli_delete(const struct cli_delete *options)
 {
     struct cli_chunks chunks = { 0 };
     struct kvt_store *store;
-    int code = cli_open_store(what->common, &store);
+    int code = cli_open_store(options->common, &store);
 
     if (code)
         return code;
-    code = delete_listed(store, what, &chunks);
+    code = delete_listed(store, options, &chunks);
     kvt_store_close(store);
     cli_chunks_free(&chunks);
     return code;

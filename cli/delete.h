@@ -19,7 +19,7 @@ struct cli_delete {
 };
 
 /* Open the configured store, delete the selected chunks and print the counts.  Return an exit
- * code: CLI_NO if a chunk is in use and stays.  Blocks. */
-int cli_delete(const struct cli_delete *what);
+ * code: CLI_NEGATIVE if a chunk is in use and stays.  Blocks. */
+int cli_delete(const struct cli_delete *options);
 
 #endif

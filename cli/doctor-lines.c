@@ -10,7 +10,7 @@
 /* Return true if an earlier finding, not about a GPU, has this text.  Instances of storage can
  * report a requirement twice: all directories of a mount, for example, need the mount's daemon. */
 static bool
-is_told(const struct findings *f, const char *text)
+is_reported(const struct findings *f, const char *text)
 {
     json_t *finding;
     size_t i;
@@ -23,7 +23,7 @@ is_told(const struct findings *f, const char *text)
 }
 
 void
-take_look(struct findings *f, const char *about, bool bad, const char *text)
+add_storage_finding(struct findings *f, const char *about, bool bad, const char *text)
 {
     int gpu;
 
@@ -32,8 +32,8 @@ take_look(struct findings *f, const char *about, bool bad, const char *text)
         json_array_append_new(f->all, json_pack("{s:s, s:i, s:s, s:o}", "check", "gds",
                                                 "gpu", gpu, "verdict", bad ? "bad" : "ok",
                                                 "text", cli_json_text(text)));
-    } else if (!is_told(f, text)) {
-        say(f, bad ? BAD : OK, about, "%s", text);
+    } else if (!is_reported(f, text)) {
+        add_finding(f, bad ? BAD : OK, about, "%s", text);
     }
 }
 
@@ -61,7 +61,7 @@ list_numbers(const int *numbers, size_t n, char *out, size_t size)
  * return their count.  Removes the GPU number from each of these findings, so that each finding is
  * printed once. */
 static size_t
-take_numbers(json_t *all, size_t first, const char *text, int numbers[MAX_GPUS])
+remove_numbers(json_t *all, size_t first, const char *text, int numbers[MAX_GPUS])
 {
     size_t n = 0;
 
@@ -78,7 +78,7 @@ take_numbers(json_t *all, size_t first, const char *text, int numbers[MAX_GPUS])
 }
 
 void
-say_gpus(struct findings *f)
+print_gpu_findings(struct findings *f)
 {
     char list[8 * MAX_GPUS];
     int numbers[MAX_GPUS];
@@ -90,7 +90,7 @@ say_gpus(struct findings *f)
     json_array_foreach(f->all, i, finding) {
         const char *text = json_string_value(json_object_get(finding, "text"));
         const char *verdict = json_string_value(json_object_get(finding, "verdict"));
-        size_t n = take_numbers(f->all, i, text, numbers);
+        size_t n = remove_numbers(f->all, i, text, numbers);
 
         if (!n)
             continue;

@@ -61,7 +61,7 @@ start_child(const struct kvt_config *config, int *from)
 /* Handle a finding that the child has reported.  A finding with a status above 0 becomes *pending;
  * every finding replaces the previous *pending. */
 static void
-take_finding(struct findings *f, json_t **pending, const char *line, size_t n)
+handle_finding(struct findings *f, json_t **pending, const char *line, size_t n)
 {
     json_t *finding = json_loadb(line, n, 0, NULL);
     const char *about, *text;
@@ -75,7 +75,7 @@ take_finding(struct findings *f, json_t **pending, const char *line, size_t n)
     } else if (status > 0) {
         *pending = finding;
     } else {
-        take_look(f, about, status != 0, text);
+        add_storage_finding(f, about, status != 0, text);
         json_decref(finding);
     }
 }
@@ -84,7 +84,7 @@ take_finding(struct findings *f, json_t **pending, const char *line, size_t n)
  * for PATIENCE_MS.  *pending: the last finding if the finding announces a check that may block or
  * end the process; else NULL.  The caller releases *pending. */
 static bool
-take_findings(struct findings *f, int from, json_t **pending)
+read_findings(struct findings *f, int from, json_t **pending)
 {
     char buffer[8192];
     size_t used = 0;
@@ -102,7 +102,7 @@ take_findings(struct findings *f, int from, json_t **pending)
         for (char *end; (end = memchr(buffer, '\n', used));) {
             size_t line = (size_t)(end - buffer) + 1;
 
-            take_finding(f, pending, buffer, line);
+            handle_finding(f, pending, buffer, line);
             used -= line;
             memmove(buffer, end + 1, used);
         }
@@ -113,17 +113,17 @@ take_findings(struct findings *f, int from, json_t **pending)
 
 /* ----------------------------------------------------------------- the check */
 
-/* Report a check that has not returned.  what: the event. */
+/* Report a check that has not returned.  event: the event. */
 static void
-say_pending(struct findings *f, json_t *pending, const char *what)
+add_pending(struct findings *f, json_t *pending, const char *event)
 {
     const char *about = json_string_value(json_object_get(pending, "about"));
     const char *text = json_string_value(json_object_get(pending, "text"));
 
     if (pending)
-        say(f, BAD, about, "%s (%s)", text, what);
+        add_finding(f, BAD, about, "%s (%s)", text, event);
     else
-        say(f, BAD, "storage", "%s", what);
+        add_finding(f, BAD, "storage", "%s", event);
 }
 
 bool
@@ -132,31 +132,32 @@ doctor_storage(struct findings *f, const struct kvt_config *config)
     int from, status = 0, n_bad = f->n_bad;
     json_t *pending = NULL;
     pid_t pid = start_child(config, &from);
-    char what[96];
+    char event[96];
 
     if (pid < 0) {
-        say(f, BAD, "storage", "no process to look at it: %s", strerror(errno));
+        add_finding(f, BAD, "storage", "the process of the checks was not started: %s",
+                    strerror(errno));
         return false;
     }
-    bool ended = take_findings(f, from, &pending);
+    bool ended = read_findings(f, from, &pending);
     close(from);
-    say_gpus(f);
+    print_gpu_findings(f);
     if (!ended) {
         kill(pid, SIGKILL); /* a blocked child does not end: do not wait */
-        snprintf(what, sizeof what, "no answer for %d seconds", PATIENCE_MS / 1000);
-        say_pending(f, pending, what);
+        snprintf(event, sizeof event, "no result for %d seconds", PATIENCE_MS / 1000);
+        add_pending(f, pending, event);
     } else {
         while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
             continue;
         if (WIFSIGNALED(status)) {
-            snprintf(what, sizeof what, "looking at it ended the process (%s)",
+            snprintf(event, sizeof event, "the check ended the process (%s)",
                      strsignal(WTERMSIG(status)));
-            say_pending(f, pending, what);
+            add_pending(f, pending, event);
         }
         f->no_storage = WIFEXITED(status) && WEXITSTATUS(status) == NO_STORAGE;
     }
     json_decref(pending);
     if (f->n_bad > n_bad)
-        say(f, WARN, "tiers", "not opened: storage is not ready");
+        add_finding(f, WARN, "tiers", "not opened: storage is not ready");
     return f->n_bad == n_bad;
 }

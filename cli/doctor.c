@@ -16,7 +16,7 @@
 #define PROBE_BYTES ((size_t)1 << 20)
 
 void
-say(struct findings *f, enum verdict verdict, const char *what, const char *fmt, ...)
+add_finding(struct findings *f, enum verdict verdict, const char *check, const char *fmt, ...)
 {
     static const char *const words[] = { "ok", "warn", "BAD" };
     static const char *const names[] = { "ok", "warning", "bad" };
@@ -27,10 +27,10 @@ say(struct findings *f, enum verdict verdict, const char *what, const char *fmt,
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     f->n_bad += verdict == BAD;
-    json_array_append_new(f->all, json_pack("{s:s, s:s, s:o}", "check", what, "verdict",
+    json_array_append_new(f->all, json_pack("{s:s, s:s, s:o}", "check", check, "verdict",
                                             names[verdict], "text", cli_json_text(text)));
     if (!f->json)
-        printf("%-5s %-14s %s\n", words[verdict], what, text);
+        printf("%-5s %-14s %s\n", words[verdict], check, text);
 }
 
 /* ------------------------------------------------------------ configuration */
@@ -41,24 +41,24 @@ struct problems {
 };
 
 static void
-tell_problem(void *ctx, const struct kvt_config_problem *problem)
+on_problem(void *ctx, const struct kvt_config_problem *problem)
 {
     struct problems *p = ctx;
 
     p->n++;
-    say(p->findings, problem->is_error ? BAD : WARN, "configuration", "%s",
-        problem->text);
+    add_finding(p->findings, problem->is_error ? BAD : WARN, "configuration", "%s",
+                problem->text);
 }
 
 static void
-look_at_config(struct findings *f, const struct kvt_config_sources *sources)
+check_config(struct findings *f, const struct kvt_config_sources *sources)
 {
     struct problems p = { f, 0 };
 
-    if (kvt_config_check(sources, tell_problem, &p) < 0 && !p.n)
-        say(f, BAD, "configuration", "%s", kvt_last_error());
+    if (kvt_config_check(sources, on_problem, &p) < 0 && !p.n)
+        add_finding(f, BAD, "configuration", "%s", kvt_last_error());
     else if (!p.n)
-        say(f, OK, "configuration", "no problem found");
+        add_finding(f, OK, "configuration", "no problem found");
 }
 
 /* Return the value of a setting as a new reference, or NULL if the setting is unknown or the
@@ -158,7 +158,7 @@ try_store(struct kvt_store *store, const char **done, char *why, size_t size)
 }
 
 static void
-look_at_tiers(struct findings *f, const struct kvt_config *config)
+check_tiers(struct findings *f, const struct kvt_config *config)
 {
     struct kvt_tier_info t = KVT_INIT(struct kvt_tier_info);
     struct kvt_store *store;
@@ -167,78 +167,78 @@ look_at_tiers(struct findings *f, const struct kvt_config *config)
     const char *done;
 
     if (is_set(config, "local_cpu") && f->no_storage) {
-        say(f, OK, "tiers", "host memory only (local_cpu): what is there ends with the "
-            "engine");
+        add_finding(f, OK, "tiers", "host memory only (local_cpu): the chunks end with the engine");
         return;
     }
     int err = kvt_store_open(config, &store);
     if (err) {
         /* An engine makes the shared memory at its start. */
-        say(f, err == -ENOENT && is_set(config, "shared_cpu") ? OK : BAD, "tiers", "%s",
-            kvt_last_error());
+        add_finding(f, err == -ENOENT && is_set(config, "shared_cpu") ? OK : BAD, "tiers", "%s",
+                    kvt_last_error());
         return;
     }
     for (size_t i = 0; !kvt_store_tier(store, i, &t); i++) {
-        say(f, OK, t.tier, "%s: %" PRIu64 " chunks, %s of %s", t.url, t.n_chunks,
-            cli_size_text(t.used_bytes, used),
-            t.limit_bytes ? cli_size_text(t.limit_bytes, limit) : "no limit");
+        add_finding(f, OK, t.tier, "%s: %" PRIu64 " chunks, %s of %s", t.url, t.n_chunks,
+                    cli_size_text(t.used_bytes, used),
+                    t.limit_bytes ? cli_size_text(t.limit_bytes, limit) : "no limit");
         if (!t.index_shared)
-            say(f, BAD, t.tier, "%s: the index cannot be shared: a scheduler does not see "
-                "what its workers store; look at the message above", t.url);
+            add_finding(f, BAD, t.tier, "%s: the index cannot be shared: a scheduler does not "
+                        "see the chunks of its workers; the message above has the reason",
+                        t.url);
     }
     verdict = try_store(store, &done, why, sizeof why);
     if (verdict != OK)
-        say(f, verdict, "store", "a chunk of 1 MiB was %s: %s", done, why);
+        add_finding(f, verdict, "store", "a chunk of 1 MiB was %s: %s", done, why);
     else
-        say(f, OK, "store", "a chunk of 1 MiB was stored, read back and removed");
+        add_finding(f, OK, "store", "a chunk of 1 MiB was stored, read back and removed");
     kvt_store_close(store);
 }
 
 /* ----------------------------------------------------------------- machine */
 
 static void
-look_at_memory(struct findings *f, const struct kvt_config *config)
+check_memory(struct findings *f, const struct kvt_config *config)
 {
     double want = number(config, "max_local_cpu_size");
     uint64_t bytes = kvt_memory_available();
     double have = (double)bytes / (1 << 30);
 
     if (bytes == UINT64_MAX)
-        say(f, WARN, "memory", "the system does not tell how much is available");
+        add_finding(f, WARN, "memory", "the system does not report the available memory");
     else if (want > have)
-        say(f, BAD, "memory", "max_local_cpu_size asks for %.1f GiB for each worker, %.1f "
-            "GiB are available; lower it", want, have);
+        add_finding(f, BAD, "memory", "max_local_cpu_size is %.1f GiB for each worker, %.1f GiB "
+                    "are available; lower max_local_cpu_size", want, have);
     else
-        say(f, OK, "memory", "%.1f GiB for each worker, %.1f GiB available", want, have);
+        add_finding(f, OK, "memory", "%.1f GiB for each worker, %.1f GiB available", want, have);
     if (is_set(config, "local_cpu") && access("/dev/shm", W_OK | X_OK))
-        say(f, WARN, "memory", "/dev/shm cannot be written: a scheduler does not see what "
-            "its workers have in host memory");
+        add_finding(f, WARN, "memory", "/dev/shm cannot be written: a scheduler does not see the "
+                    "chunks in its workers' host memory");
 }
 
 static void
-look_at_limits(struct findings *f)
+check_limits(struct findings *f)
 {
     struct rlimit files;
 
     if (getrlimit(RLIMIT_NOFILE, &files) < 0)
         return;
     if (files.rlim_cur < 256)
-        say(f, WARN, "open files", "the limit is %" PRIu64 "; raise it to 1024 (ulimit -n)",
-            (uint64_t)files.rlim_cur);
+        add_finding(f, WARN, "open files", "the limit is %" PRIu64 "; raise it to 1024 (ulimit -n)",
+                    (uint64_t)files.rlim_cur);
     else
-        say(f, OK, "open files", "the limit is %" PRIu64, (uint64_t)files.rlim_cur);
+        add_finding(f, OK, "open files", "the limit is %" PRIu64, (uint64_t)files.rlim_cur);
 }
 
 static void
-look_at_processor(struct findings *f)
+check_processor(struct findings *f)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
-        say(f, OK, "processor", "has the instructions for CRC32C");
+        add_finding(f, OK, "processor", "has the instructions for CRC32C");
     else
-        say(f, WARN, "processor", "lacks SSE4.2 or PCLMULQDQ: checksums are slow");
+        add_finding(f, WARN, "processor", "lacks SSE4.2 or PCLMULQDQ: checksums are slow");
 #else
-    say(f, OK, "processor", "not looked at on this architecture");
+    add_finding(f, OK, "processor", "not checked on this architecture");
 #endif
 }
 
@@ -260,17 +260,17 @@ doctor_run(int argc, char **argv)
     f.json = c.json;
     sources.file = c.config_file;
     sources.settings = c.settings;
-    say(&f, OK, "version", "kvtier %s", kvt_version());
-    look_at_config(&f, &sources);
-    look_at_processor(&f);
-    look_at_limits(&f);
+    add_finding(&f, OK, "version", "kvtier %s", kvt_version());
+    check_config(&f, &sources);
+    check_processor(&f);
+    check_limits(&f);
     cli_set_log(KVT_LOG_ERROR); /* kvt_config_check() has reported the warnings */
     int err = kvt_config_open(&sources, &config);
     cli_set_log(KVT_LOG_DEFAULT);
     if (!err) {
-        look_at_memory(&f, config);
+        check_memory(&f, config);
         if (doctor_storage(&f, config))
-            look_at_tiers(&f, config);
+            check_tiers(&f, config);
         kvt_config_free(config);
     }
     if (c.json) {
@@ -278,20 +278,28 @@ doctor_run(int argc, char **argv)
         printf("\n");
     }
     json_decref(f.all);
-    return f.n_bad ? CLI_NO : CLI_DONE;
+    return f.n_bad ? CLI_NEGATIVE : CLI_DONE;
 }
 
 const struct cli_command cli_doctor = {
     .name = "doctor",
     .usage = "[OPTIONS]",
-    .summary = "look at what an engine would meet on this machine",
+    .summary = "check this machine for an engine with the configuration",
     .help =
-        "Checks the configuration and what its storage needs of this machine (3FS: mount, daemon,\n"
-        "library, shared memory; gds_path: whether each GPU reaches the directories directly, by\n"
-        "a small write and read; shared_cpu: room for the memory), opens the tiers, looks up,\n"
-        "stores, reads and removes a chunk of 1 MiB, and looks at memory and limits.\n"
-        "One line a finding.\n\n"
+        "Checks the configuration and the requirements of the storage:\n"
+        "\n"
+        "  files       free space and inodes, O_DIRECT, io_uring, rename, flock, and the\n"
+        "              speed of a write and a read\n"
+        "  S3          endpoint, keys, clock, round trip, and each kind of request that an\n"
+        "              engine sends\n"
+        "  3FS         mount, daemon, library, shared memory\n"
+        "  gds_path    whether each GPU reaches the directories directly, by a small write\n"
+        "              and read\n"
+        "  shared_cpu  room for the memory\n"
+        "\n"
+        "Then opens the tiers, looks up, stores, reads and removes a chunk of 1 MiB, and checks\n"
+        "memory and limits. Prints a line for each finding.\n\n"
         CLI_COMMON_HELP,
-    .no = "a check failed",
+    .negative = "a check failed",
     .run = doctor_run,
 };

@@ -65,12 +65,11 @@ get_key(struct kvt_store *store, const struct cli_common *c, const char *key,
         return code;
     if (!op.status) {
         if (!(op.found & KVT_FOUND_CHECKED) && !c->json)
-            fprintf(stderr, "kvtier: %s carries no checksum: only its length could be "
-                    "checked\n", key);
+            fprintf(stderr, "kvtier: %s has no checksum: only the length was checked\n", key);
         code = write_file(path, op.buf, op.found_bytes);
     }
     if (!code)
-        code = cli_tell(c, &op);
+        code = cli_print_result(c, &op);
     free(op.buf);
     return code;
 }
@@ -98,9 +97,9 @@ const struct cli_command cli_get = {
     .name = "get",
     .usage = "[OPTIONS] KEY FILE",
     .summary = "copy a chunk's bytes to a file",
-    .help = "Reads the chunk, checks it and writes its payload to FILE (- for the\n"
-            "standard output), whole or not at all.\n\n"
+    .help = "Reads the chunk, verifies the checksum and writes the payload to FILE (- for the\n"
+            "standard output). After a failure FILE is unchanged.\n\n"
             CLI_COMMON_HELP,
-    .no = "the chunk is missing or corrupt; FILE was not written",
+    .negative = "the chunk is missing or corrupt; FILE was not written",
     .run = get_run,
 };

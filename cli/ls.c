@@ -62,11 +62,11 @@ const struct cli_command cli_ls = {
     .name = "ls",
     .usage = "[OPTIONS] [PREFIX]",
     .summary = "list the chunks in the store",
-    .help = "Prints tier, size on disk, time of writing and key of every chunk whose key\n"
-            "begins with PREFIX (for example a model's name). With --json one object a\n"
-            "line. Where names do not tell all of a key (s3 has '_' in place of '/',\n"
-            "local_disk '-'), get, stat, rm and verify take it as it is printed here.\n\n"
+    .help = "Prints tier, size on disk, time of writing and key of each chunk whose key begins\n"
+            "with PREFIX (for example a model's name); with --json an object for each line.\n"
+            "Names in s3 have '_' in place of '/', names in local_disk '-'; get, stat, rm and\n"
+            "verify accept the printed keys.\n\n"
             CLI_COMMON_HELP,
-    .no = "does not occur",
+    .negative = "does not occur",
     .run = ls_run,
 };

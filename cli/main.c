@@ -59,7 +59,7 @@ int
 cli_help(const struct cli_command *command)
 {
     print_usage(stdout, command);
-    printf("\n%s\nExit code 1: %s.\n", command->help, command->no);
+    printf("\n%s\nExit code 1: %s.\n", command->help, command->negative);
     return CLI_DONE;
 }
 
@@ -83,24 +83,25 @@ cli_usage(const struct cli_command *command, const char *fmt, ...)
 static int
 print_help(void)
 {
-    printf("kvtier keeps the KV cache of language models outside the GPU.\n"
+    printf("kvtier stores the KV cache of language models outside the inference engine.\n"
            "\n"
            "Usage: kvtier COMMAND [ARGUMENTS]\n"
            "       kvtier COMMAND --help (or: kvtier help COMMAND)\n"
            "\n"
            "  -v   also print endpoints, the source of keys, retries and redirects, with reasons\n"
            "  -vv  also print each request, with result and duration; never a secret\n"
-           "\n"           "Commands:\n");
+           "\n"
+           "Commands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++)
         printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
     printf("\n"
-           "The configuration is a YAML file named by KVTIER_CONFIG_FILE or\n"
-           "LMCACHE_CONFIG_FILE, with KVTIER_* and LMCACHE_* variables laid over it;\n"
-           "the same that an engine would use. A first look at it:\n"
+           "The configuration is a YAML file that KVTIER_CONFIG_FILE or LMCACHE_CONFIG_FILE\n"
+           "names; KVTIER_* and LMCACHE_* variables override settings of the file. Engines\n"
+           "use the same sources. To check a configuration:\n"
            "\n"
-           "  kvtier config check lmcache.yaml   is it right?\n"
-           "  kvtier config show lmcache.yaml    what counts, and where it comes from\n"
-           "  kvtier config keys                 what can be set\n"
+           "  kvtier config check lmcache.yaml   report errors and warnings\n"
+           "  kvtier config show lmcache.yaml    print the settings and their sources\n"
+           "  kvtier config keys                 list all settings\n"
            "\n"
            "Exit codes:\n"
            "  0  success\n"
@@ -108,7 +109,7 @@ print_help(void)
            "  2  wrong usage or configuration\n"
            "  3  the environment: unreachable, no permission, full\n"
            "\n"
-           "'kvtier help COMMAND' has the meaning of exit code 1 for the command.\n");
+           "'kvtier help COMMAND' explains exit code 1 of the command.\n");
     return CLI_DONE;
 }
 
@@ -173,7 +174,7 @@ run_command(int argc, char **argv)
 }
 
 static int
-help_of(char *name)
+print_help_of(char *name)
 {
     char help[] = "--help";
     char *args[] = { name, help, NULL };
@@ -184,7 +185,7 @@ help_of(char *name)
 /* Remove each -v and -vv before "--" from argv, and set the log level that the options request.
  * Return the new number of arguments. */
 static int
-take_verbosity(int argc, char **argv)
+remove_verbosity(int argc, char **argv)
 {
     int n = 1, at = 1, level = 0;
 
@@ -221,15 +222,15 @@ main(int argc, char **argv)
     char *version_args[] = { version, NULL };
     int status;
 
-    argc = take_verbosity(argc, argv);
+    argc = remove_verbosity(argc, argv);
     cli_set_log(KVT_LOG_DEFAULT);
     if (argc < 2)
-        return cli_error(CLI_USAGE, "which command? See 'kvtier --help'.");
+        return cli_error(CLI_USAGE, "a command is missing. See 'kvtier --help'.");
     in_json = has_json(argc, argv);
     if (in_json)
-        cli_answer_in_json();
+        cli_use_json();
     if (!strcmp(argv[1], "help") && argc > 2)
-        status = help_of(argv[2]);
+        status = print_help_of(argv[2]);
     else if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
              !strcmp(argv[1], "help"))
         status = print_help();

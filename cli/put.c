@@ -59,7 +59,7 @@ put_run(int argc, char **argv)
         code = CLI_ENVIRONMENT;
     } else {
         (void)!kvt_store_run(store, &op);
-        code = cli_tell(&c, &op);
+        code = cli_print_result(&c, &op);
     }
     free(op.buf);
     kvt_store_close(store);
@@ -70,12 +70,12 @@ const struct cli_command cli_put = {
     .name = "put",
     .usage = "[OPTIONS] KEY FILE",
     .summary = "store a file's bytes under a key",
-    .help = "Stores FILE (- for the standard input) under KEY, in place of what is there,\n"
-            "with an identity and a checksum. KEY is written as LMCache writes keys:\n"
+    .help = "Stores FILE (- for the standard input) under KEY, with an identity and a checksum,\n"
+            "and replaces an existing chunk. KEY is a key text of LMCache:\n"
             "MODEL@WORLD_SIZE@RANK@HASH@DTYPE, for example\n\n"
             "  kvtier put meta-llama/Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16 "
             "chunk.bin\n\n"
             CLI_COMMON_HELP,
-    .no = "does not occur",
+    .negative = "does not occur",
     .run = put_run,
 };

@@ -325,7 +325,7 @@ run_passes(struct replay *r)
     json_decref(passes);
     if (err)
         return err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT;
-    return bad ? CLI_NO : CLI_DONE;
+    return bad ? CLI_NEGATIVE : CLI_DONE;
 }
 
 static int
@@ -384,9 +384,9 @@ replay_run(int argc, char **argv)
 {
     struct replay r = { .max_requests = MAX_REQUESTS, .passes = 1, .scale = 16 };
     int code = cli_parse(&cli_replay, argc, argv, (const struct cli_option[]){
-        { "requests", .number = &r.max_requests, .most = MAX_REQUESTS },
-        { "passes", .number = &r.passes, .most = 100 },
-        { "scale", .number = &r.scale, .most = MAX_SCALE }, { 0 } }, 1, 1, &r.common);
+        { "requests", .number = &r.max_requests, .max = MAX_REQUESTS },
+        { "passes", .number = &r.passes, .max = 100 },
+        { "scale", .number = &r.scale, .max = MAX_SCALE }, { 0 } }, 1, 1, &r.common);
 
     if (!code && !is_power_of_two(r.scale))
         code = cli_usage(&cli_replay, "--scale '%" PRIu64 "' is no power of two", r.scale);
@@ -401,11 +401,11 @@ const struct cli_command cli_replay = {
     .usage = "[OPTIONS] TRACE",
     .summary = "do an engine's work for a request trace and measure it",
     .help =
-        "Reads a trace of requests (one JSON object a line with input_length and\n"
-        "hash_ids, as Mooncake publishes them), and does for each what an engine\n"
-        "would: look up, load the hit into paged KV, check it, store the rest.\n"
-        "The KV has the shape of Llama 3.1 8B (128 KiB a token), scaled down: budgets\n"
-        "divided by the same number give the hit rates of the large machine.\n"
+        "Reads a trace of requests in Mooncake's format (each line a JSON object with\n"
+        "input_length and hash_ids). For each request the command looks up the tokens,\n"
+        "loads the hit into paged KV, checks the loaded bytes and stores the rest, as an\n"
+        "engine does. The KV has the shape of Llama 3.1 8B (128 KiB for each token), scaled\n"
+        "down: limits divided by the same number give the hit rates of the large machine.\n"
         "\n"
         "  --requests N     only the first N requests\n"
         "  --passes N       run the trace N times, with a restart before each further\n"
@@ -413,6 +413,6 @@ const struct cli_command cli_replay = {
         "  --scale N        divide the bytes of a token by N, a power of two: first the\n"
         "                   layers, then the heads, then their size (default 16: 8 KiB)\n"
         CLI_COMMON_HELP,
-    .no = "a loaded chunk had wrong bytes, or a promised chunk was not loaded",
+    .negative = "a loaded chunk had wrong bytes, or a promised chunk was not loaded",
     .run = replay_run,
 };

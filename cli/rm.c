@@ -18,7 +18,7 @@ rm_keys(const struct cli_common *c)
         op.kind = KVT_OP_DELETE;
         op.key = c->args[i];
         (void)!kvt_store_run(store, &op);
-        int one = cli_tell(c, &op);
+        int one = cli_print_result(c, &op);
         code = one > code ? one : code;
     }
     kvt_store_close(store);
@@ -29,22 +29,22 @@ static int
 rm_run(int argc, char **argv)
 {
     struct cli_common c;
-    struct cli_delete what = { .command = &cli_rm, .common = &c, .before_ns = INT64_MAX };
+    struct cli_delete options = { .command = &cli_rm, .common = &c, .before_ns = INT64_MAX };
     int code = cli_parse(&cli_rm, argc, argv, (const struct cli_option[]){
-        { "prefix", .text = &what.prefix }, { "dry-run", .flag = &what.dry_run }, { 0 } },
+        { "prefix", .text = &options.prefix }, { "dry-run", .flag = &options.dry_run }, { 0 } },
         0, -1, &c);
 
     if (code)
         return code;
-    if (what.prefix && !*what.prefix)
+    if (options.prefix && !*options.prefix)
         return cli_usage(&cli_rm, "--prefix needs at least one character");
-    if (what.prefix && c.n_args)
+    if (options.prefix && c.n_args)
         return cli_usage(&cli_rm, "KEY '%s' beside --prefix", c.args[0]);
-    if (what.dry_run && !what.prefix)
+    if (options.dry_run && !options.prefix)
         return cli_usage(&cli_rm, "--dry-run needs --prefix");
-    if (!what.prefix && !c.n_args)
+    if (!options.prefix && !c.n_args)
         return cli_usage(&cli_rm, "an argument is missing");
-    return what.prefix ? cli_delete(&what) : rm_keys(&c);
+    return options.prefix ? cli_delete(&options) : rm_keys(&c);
 }
 
 const struct cli_command cli_rm = {
@@ -57,6 +57,6 @@ const struct cli_command cli_rm = {
             "  --prefix PREFIX  remove the chunks whose keys begin with PREFIX\n"
             "  --dry-run        print the chunks that --prefix would remove, remove none\n"
             CLI_COMMON_HELP,
-    .no = "a KEY is missing, or a chunk is in use and stays; the other chunks were removed",
+    .negative = "a KEY is missing, or a chunk is in use and stays; the other chunks were removed",
     .run = rm_run,
 };

@@ -33,7 +33,7 @@ stat_key(struct kvt_store *store, const struct cli_common *c, const char *key)
     op.kind = KVT_OP_STAT;
     op.key = key;
     if (kvt_store_run(store, &op))
-        return cli_tell(c, &op);
+        return cli_print_result(c, &op);
     if (c->json) {
         cli_print_json(op_json(&op));
         return CLI_DONE;
@@ -139,12 +139,13 @@ stat_run(int argc, char **argv)
 const struct cli_command cli_stat = {
     .name = "stat",
     .usage = "[OPTIONS] [KEY]",
-    .summary = "describe the tiers, or one chunk",
+    .summary = "describe the tiers or a chunk",
     .help = "Without KEY: each tier's address, limit, and chunks and bytes in its index.\n"
             "Shared host memory also has allocated bytes and the time of the last use.\n"
-            "An engine that runs fills an index that is new; 'kvtier ls' looks at the\n"
-            "files themselves. With KEY: the chunk's size, identity and tokens.\n\n"
+            "A new index has few chunks until a running engine has listed the storage;\n"
+            "'kvtier ls' lists the storage. With KEY: the chunk's size, identity and\n"
+            "tokens.\n\n"
             CLI_COMMON_HELP,
-    .no = "KEY is missing or corrupt",
+    .negative = "KEY is missing or corrupt",
     .run = stat_run,
 };

@@ -67,7 +67,7 @@ verify_chunks(struct kvt_store *store, const struct cli_common *c, struct cli_ch
     if (code)
         return code;
     print_totals(&totals);
-    return totals.bad ? CLI_NO : CLI_DONE;
+    return totals.bad ? CLI_NEGATIVE : CLI_DONE;
 }
 
 static int
@@ -92,11 +92,10 @@ const struct cli_command cli_verify = {
     .name = "verify",
     .usage = "[OPTIONS] [KEY...]",
     .summary = "read chunks and check every byte",
-    .help = "Reads each KEY (without any: all chunks in the store) and compares it with\n"
-            "its checksum and identity. Prints the bad chunks and changes nothing. Chunks\n"
-            "that LMCache wrote, and chunks in shared host memory, carry no checksum; the\n"
-            "command counts these chunks apart.\n\n"
+    .help = "Reads each KEY (without KEY: all chunks) and compares the bytes with checksum and\n"
+            "identity. Prints the corrupt chunks and changes nothing. Chunks of LMCache, and\n"
+            "chunks in shared host memory, have no checksum and are counted separately.\n\n"
             CLI_COMMON_HELP,
-    .no = "a chunk is missing or corrupt",
+    .negative = "a chunk is missing or corrupt",
     .run = verify_run,
 };

@@ -25,7 +25,7 @@ const struct cli_command cli_version = {
     .name = "version",
     .usage = "[--json]",
     .summary = "print the version of the library",
-    .help = "Prints the version of the libkvtier that is loaded.\n",
-    .no = "does not occur",
+    .help = "Prints the version of the loaded libkvtier.\n",
+    .negative = "does not occur",
     .run = run,
 };

@@ -184,7 +184,7 @@ check_chunk(struct rig *r, size_t i, uint64_t number)
     fprintf(stderr, "kvtier-bench: WRONG BYTES: a gathered chunk has CRC32C %08x, the GPU "
             "reports %08x, expected is %08x. No figure of this run counts.\n", actual,
             r->jobs[i].crc, wanted);
-    return CLI_NO;
+    return CLI_NEGATIVE;
 }
 
 /* Gather a chunk, overwrite its blocks, scatter the chunk, and compare. */

@@ -73,7 +73,7 @@ int kv_set_view(void *ctx, struct kvt_engine *engine);
 void kv_shuffle(int32_t *blocks, size_t n);
 
 /* Fill the blocks of a chunk with the bytes of `number`, or compare the blocks with these bytes.
- * CLI_NO: the bytes differ. */
+ * CLI_NEGATIVE: the bytes differ. */
 int kv_fill(const struct kv *kv, const int32_t *blocks, uint64_t number);
 int kv_check(const struct kv *kv, const int32_t *blocks, uint64_t number);
 

@@ -197,5 +197,5 @@ kv_check(const struct kv *kv, const int32_t *blocks, uint64_t number)
         return code;
     fprintf(stderr, "kvtier-bench: WRONG BYTES: the blocks that were loaded differ from the "
             "blocks that were stored. No figure of this run counts.\n");
-    return CLI_NO;
+    return CLI_NEGATIVE;
 }

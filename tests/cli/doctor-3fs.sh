@@ -124,7 +124,7 @@ says BAD daemon 'open the semaphore .* does this process share /dev/shm with the
 kill -STOP $pid
 on "$mount/kv" 1
 kill -CONT $pid
-says BAD daemon "$mount/kv: the daemon of this mount hangs; .* (no answer for 15 seconds)"
+says BAD daemon "$mount/kv: the daemon of this mount hangs; .* (no result for 15 seconds)"
 kill -KILL $pid
 wait $pid 2>/dev/null
 on "$mount/kv" 1

@@ -20,7 +20,7 @@ cli_code(int status)
         return CLI_DONE;
     case ENOENT:
     case EBADMSG:
-        return CLI_NO;
+        return CLI_NEGATIVE;
     case EINVAL:
     case ENAMETOOLONG:
     case ENOTSUP:
@@ -52,12 +52,12 @@ cli_print_json(json_t *object)
     json_decref(object);
 }
 
-static bool answers_in_json;
+static bool uses_json;
 
 void
-cli_answer_in_json(void)
+cli_use_json(void)
 {
-    answers_in_json = true;
+    uses_json = true;
 }
 
 int
@@ -71,7 +71,7 @@ cli_error(int code, const char *fmt, ...)
     va_end(ap);
     if (!ok)
         return code;
-    if (!answers_in_json) {
+    if (!uses_json) {
         fprintf(stderr, "kvtier: %s\n", text);
     } else {
         cli_print_json(json_pack("{s:o}", "error", cli_json_text(text)));
@@ -87,7 +87,7 @@ cli_fail(int err)
 }
 
 void
-cli_progress(const char *what, uint64_t done, uint64_t total)
+cli_progress(const char *label, uint64_t done, uint64_t total)
 {
     static time_t shown;
     time_t now = time(NULL);
@@ -96,10 +96,10 @@ cli_progress(const char *what, uint64_t done, uint64_t total)
         return;
     shown = now;
     if (total)
-        fprintf(stderr, "\r%s %" PRIu64 " of %" PRIu64 " (%" PRIu64 " %%) ", what, done,
+        fprintf(stderr, "\r%s %" PRIu64 " of %" PRIu64 " (%" PRIu64 " %%) ", label, done,
                 total, done * 100 / total);
     else
-        fprintf(stderr, "\r%s %" PRIu64 " ", what, done);
+        fprintf(stderr, "\r%s %" PRIu64 " ", label, done);
 }
 
 void
