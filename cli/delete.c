@@ -8,6 +8,12 @@
 
 #include "batch.h"
 
+int
+cli_delete_code(int status)
+{
+    return status == -EBUSY ? CLI_NEGATIVE : cli_code(status);
+}
+
 struct deletion {
     const struct cli_delete *options;
     uint64_t n, bytes;   /* deleted chunks and their bytes; in a dry run: selected chunks */
@@ -43,7 +49,7 @@ static void
 on_deleted(void *ctx, const struct cli_chunk *chunk, const struct kvt_op *op)
 {
     struct deletion *d = ctx;
-    int code = op->status == -EBUSY ? CLI_NEGATIVE : cli_code(op->status);
+    int code = cli_delete_code(op->status);
 
     if (!op->status) {
         d->n++;

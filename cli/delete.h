@@ -18,6 +18,10 @@ struct cli_delete {
     bool dry_run;       /* print the chunks and delete none */
 };
 
+/* Return the exit code for the status of a delete: CLI_NEGATIVE for a chunk that is in use; else
+ * cli_code(). */
+int cli_delete_code(int status);
+
 /* Open the configured store, delete the selected chunks and print the counts.  Return an exit
  * code: CLI_NEGATIVE if a chunk is in use and stays.  Blocks. */
 int cli_delete(const struct cli_delete *options);

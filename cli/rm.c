@@ -18,7 +18,8 @@ rm_keys(const struct cli_common *c)
         op.kind = KVT_OP_DELETE;
         op.key = c->args[i];
         (void)!kvt_store_run(store, &op);
-        int one = cli_print_result(c, &op);
+        (void)cli_print_result(c, &op);
+        int one = cli_delete_code(op.status);
         code = one > code ? one : code;
     }
     kvt_store_close(store);

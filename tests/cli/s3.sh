@@ -154,6 +154,19 @@ faults DELETE
 at kv 0 ls
 says '^0 chunks'
 
+# a chunk that is in use stays: the exit code is 1, by key and by prefix
+at kv 0 put "$key" "$dir/in"
+faults POST '{"match": {"method": "DELETE"}, "count": null, "do": {"status": 409,
+    "code": "OperationAborted"}}'
+for form in "$key" "--prefix org_my"; do
+    AWS_ACCESS_KEY_ID=AKTEST AWS_SECRET_ACCESS_KEY=SKTEST expect 1 rm $form \
+        --set blocking_timeout_secs=1 --set remote_url=s3://kv \
+        --set "s3_endpoint_url=http://$host"
+    says 'status 409'
+done
+faults DELETE
+at kv 0 rm "$key"
+
 # a policy that denies DELETE, GET, PUT or LIST.  If the policy denies LIST, a HEAD of an absent
 # object returns 403, and lookups fail.
 fault DELETE 403
