@@ -233,15 +233,16 @@ kvt__s3_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *pa
               kvt__tier_check_fn fn, void *ctx)
 {
     struct check c = { .config = params->config, .fn = fn, .ctx = ctx };
+    struct kvt__tier_params quiet = *params;
     struct kvt__tier *tier;
-    int err = ops->open(params, &tier);
 
+    quiet.caller_reports = true; /* at once: open() starts the thread that logs missing keys */
+    int err = ops->open(&quiet, &tier);
     if (err) {
         report(&c, "s3 address", err, "%s", kvt__why());
         return;
     }
     c.t = (struct s3_tier *)tier;
-    c.t->caller_reports = true;
     snprintf(c.name, sizeof c.name, "kvtier-doctor-%ld-%lld", (long)getpid(),
              (long long)time(NULL));
     check_address(&c);
