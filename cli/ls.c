@@ -64,8 +64,8 @@ const struct cli_command cli_ls = {
     .summary = "list the chunks in the store",
     .help = "Prints tier, size on disk, time of writing and key of each chunk whose key begins\n"
             "with PREFIX (for example a model's name); with --json an object for each line.\n"
-            "Names in s3 have '_' in place of '/', names in local_disk '-'; get, stat, rm and\n"
-            "verify accept the printed keys.\n\n"
+            "Names in s3 have '_' in place of '/', names in local_disk '-'; PREFIX may contain\n"
+            "either, and get, stat, rm and verify accept the printed keys.\n\n"
             CLI_COMMON_HELP,
     .negative = "does not occur",
     .run = ls_run,

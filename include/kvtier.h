@@ -283,7 +283,8 @@ struct kvt_listed {
 };
 
 /* Call fn on the calling thread for each chunk of which the key begins with prefix ("": every
- * chunk), in any order.  A value of fn other than 0 ends the listing without error.  Blocks. */
+ * chunk), in any order.  In a tier that replaces '/' in keys, '/' in prefix also stands for the
+ * replacement.  A value of fn other than 0 ends the listing without error.  Blocks. */
 KVT_API KVT_MUST_CHECK int
 kvt_store_list(struct kvt_store *store, const char *prefix,
                int (*fn)(void *ctx, const struct kvt_listed *listed), void *ctx);

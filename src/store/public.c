@@ -430,20 +430,34 @@ list_one(void *ctx, const char *key, bool opaque, uint64_t stored_bytes, int64_t
     l->stop = l->fn(l->ctx, &listed) != 0;
 }
 
+/* Copy the prefix with `slash` in place of each '/', as the tier lists keys. */
+static void
+translate_prefix(const char *prefix, char slash, char *out)
+{
+    strcpy(out, prefix);
+    while ((out = strchr(out, '/')) && slash != '/')
+        *out = slash;
+}
+
 int
 kvt_store_list(struct kvt_store *store, const char *prefix,
                int (*fn)(void *ctx, const struct kvt_listed *listed), void *ctx)
 {
-    struct listing l = { .prefix = prefix, .fn = fn, .ctx = ctx };
+    char *translated = malloc(strlen(prefix) + 1);
+    struct listing l = { .prefix = translated, .fn = fn, .ctx = ctx };
     int err = check_process(store, "kvt_store_list");
 
+    if (!err && !translated)
+        err = kvt__fail(ENOMEM, "kvt_store_list");
     for (size_t i = 0; !err && !l.stop && i < store->store->n_levels; i++) {
         struct kvt__tier *tier = store->store->levels[i].tier;
 
         l.tier = tier->ops->name;
         l.tier_index = (uint32_t)i;
-        err = tier->ops->list(tier, prefix, list_one, &l);
+        translate_prefix(prefix, tier->slash, translated);
+        err = tier->ops->list(tier, translated, list_one, &l);
     }
+    free(translated);
     return err;
 }
 

@@ -50,6 +50,12 @@ head -c 100000 /dev/urandom >in
 at kv 0 put "$key" "$dir/in"
 at kv 0 ls
 says "  $listed\$"
+for prefix in org/my_model org_my; do
+    at kv 0 ls $prefix
+    says '^1 chunks'
+done
+at kv 0 ls my_model
+says '^0 chunks'
 for name in "$key" "$listed"; do
     rm -f back
     at kv 0 get "$name" "$dir/back"
