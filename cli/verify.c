@@ -10,25 +10,31 @@
 struct totals {
     bool json;
     uint64_t n, good, unchecked, bad, bytes;
+    uint64_t n_failed; /* chunks that could not be read: neither good nor bad */
+    int code;          /* highest exit code of the chunks */
 };
 
 static void
 on_verified(void *ctx, const struct cli_chunk *chunk, const struct kvt_op *op)
 {
     struct totals *t = ctx;
+    int code = cli_code(op->status);
 
     (void)chunk;
+    t->code = code > t->code ? code : t->code;
     t->n++;
     t->bytes += op->found_bytes;
     if (!op->status && op->found & KVT_FOUND_CHECKED)
         t->good++;
     else if (!op->status)
         t->unchecked++;
-    else
+    else if (code == CLI_NEGATIVE)
         t->bad++;
+    else
+        t->n_failed++;
     if (op->status && !t->json) {
         cli_progress_end();
-        printf("bad: %s\n", op->why);
+        printf("%s: %s\n", code == CLI_NEGATIVE ? "bad" : "not read", op->why);
     } else if (op->status) {
         cli_print_json(json_pack("{s:o, s:o}", "key", cli_json_text(op->key), "error",
                                  cli_json_text(op->why)));
@@ -42,14 +48,17 @@ print_totals(const struct totals *t)
 
     if (!t->json) {
         printf("%" PRIu64 " chunks, %s: %" PRIu64 " good, %" PRIu64
-               " without checksum, %" PRIu64 " bad\n", t->n,
+               " without checksum, %" PRIu64 " bad", t->n,
                cli_size_text(t->bytes, size), t->good, t->unchecked, t->bad);
+        if (t->n_failed)
+            printf(", %" PRIu64 " not read", t->n_failed);
+        printf("\n");
         return;
     }
-    cli_print_json(json_pack("{s:I, s:I, s:I, s:I, s:I}", "chunks", (json_int_t)t->n, "bytes",
+    cli_print_json(json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "chunks", (json_int_t)t->n, "bytes",
                           (json_int_t)t->bytes, "good", (json_int_t)t->good,
                           "without_checksum", (json_int_t)t->unchecked, "bad",
-                          (json_int_t)t->bad));
+                          (json_int_t)t->bad, "failed", (json_int_t)t->n_failed));
 }
 
 static int
@@ -67,7 +76,7 @@ verify_chunks(struct kvt_store *store, const struct cli_common *c, struct cli_ch
     if (code)
         return code;
     print_totals(&totals);
-    return totals.bad ? CLI_NEGATIVE : CLI_DONE;
+    return totals.code;
 }
 
 static int

@@ -35,6 +35,17 @@ expect 1 verify $key $store --json
 python3 -c 'import json; bad, all = map(json.loads, open("out"))
 assert bad["key"] and bad["error"] and all["bad"] == 1, (bad, all)' || fail 'verify --json'
 
+# a chunk that cannot be read is no corrupt chunk
+fault=remote_url=fault://read_error=1/fs://$dir/unread
+head -c 1000 /dev/urandom >chunk
+expect 0 put $key chunk --set "$fault"
+expect 3 verify --set "$fault"
+grep -q '0 bad, 1 not read$' out || fail 'verify of a chunk that cannot be read'
+expect 3 verify --json --set "$fault"
+python3 -c 'import json; bad, all = map(json.loads, open("out"))
+assert bad["error"] and (all["bad"], all["failed"]) == (0, 1), (bad, all)' ||
+    fail 'verify --json of a chunk that cannot be read'
+
 # missing files and directories of the caller
 fails 3 put $key absent $store
 expect 0 put $key in $store
