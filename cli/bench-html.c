@@ -184,8 +184,13 @@ plot_latency(FILE *out, const struct bench_row *rows)
         return;
     snprintf(title, sizeof title, "Latency at concurrency %u", rows[0].concurrency);
     begin_chart(&c, title, "milliseconds", "% of operations");
-    for (double x = pow(10, ceil(log10(c.low_x))); x <= c.high_x; x *= 10)
-        put_x_tick(&c, x);
+    double decade = pow(10, ceil(log10(c.low_x)));
+    if (decade > c.high_x) { /* no power of ten is in the range */
+        put_x_tick(&c, c.low_x);
+        put_x_tick(&c, c.high_x);
+    }
+    for (; decade <= c.high_x; decade *= 10)
+        put_x_tick(&c, decade);
     for (int i = 0; i < BENCH_N_STEPS; i++) {
         if (!shown[i])
             continue;

@@ -29,7 +29,7 @@ expect 0 $small --concurrency 2 --tier fs --json $fs --set local_disk="$dir/disk
 cp out rows
 expect_empty
 python3 - rows page.html <<'END' || fail 'the JSON or the page is wrong'
-import html.parser, json, sys
+import html.parser, json, re, sys
 
 rows = [json.loads(line) for line in open(sys.argv[1])]
 assert [r["operation"] for r in rows] == ["write", "exists", "read", "delete"], rows
@@ -52,7 +52,10 @@ class Page(html.parser.HTMLParser):
             assert "nan" not in (value or "") and "inf" not in (value or ""), (tag, name, value)
 
 page = Page()
-page.feed(open(sys.argv[2]).read())
+text = open(sys.argv[2]).read()
+page.feed(text)
+for chart in text.split("<svg")[1:]:
+    assert re.search(r'y="222" text-anchor="middle">[0-9]', chart), "a chart without ticks"
 # For each tier two charts of rates and a chart of latencies at each concurrency.
 assert page.found["h2"] == 2 and page.found["svg"] == 2 * 4, page.found
 assert page.found["polyline"] == 2 * (4 + 2 * 4) and page.found["table"] == 2, page.found
