@@ -297,11 +297,12 @@ kvt__s3_set_call_why(const struct s3_call *call, int err)
                         call->name ? call->name : a->bucket_path, a->host, tries,
                         without_stop(call->http.why), call->http.why);
     else
-        (void)kvt__fail(-err, "status %d%s%s%s%s: %s %s at %s%s.%s%s%s", status,
+        /* The final dot keeps kvt__fail() from adding the errno, which the store did not report. */
+        (void)kvt__fail(-err, "status %d%s%s%s%s: %s %s at %s%s.%s%s%.*s%s", status,
                         *e->code ? " " : "", e->code,
                         *call->request_id ? ", request " : "", call->request_id,
                         call->method, call->name ? call->name : a->bucket_path, a->host,
                         tries, advice(call, err, room),
                         call->redirect_failed ? " " : *e->message ? " The store says: " : "",
-                        e->message);
+                        without_stop(e->message), e->message, *e->message ? "." : "");
 }
