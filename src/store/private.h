@@ -37,6 +37,7 @@ struct kvt__level {
     int dirfd; /* the tier's directory of the index; -1: the index is private */
     struct kvt__retired *retired;
     atomic_bool reads_only; /* the index is private, so this process cannot keep the limit */
+    atomic_bool was_shared; /* the level had a shared index */
     atomic_bool is_renewing;
     _Atomic int64_t renew_from_ns; /* after a failed renewal: time of the next attempt */
     struct kvt__job renewal;
@@ -282,7 +283,7 @@ int kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req);
 int kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *params);
 
 /* If another process has replaced or deleted the index, open the index again on a thread
- * of the executor. */
+ * of the executor.  If no shared index could be opened, try again after a minute. */
 void kvt__level_renew_index(struct kvt__level *level);
 
 /* Close the index and all replaced indexes.  No other thread uses the level. */

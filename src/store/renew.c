@@ -27,8 +27,21 @@ set_index(struct kvt__level *level, struct kvt__table *index)
     if (reads_only)
         kvt__log(KVT_LOG_WARN, "%s: without a shared index the limit cannot be held: this "
                  "process reads from there and stores nothing", level->tier->ops->name);
+    if (kvt__table_is_shared(index))
+        atomic_store(&level->was_shared, true);
     atomic_store(&level->reads_only, reads_only);
     atomic_store(&level->index, index);
+}
+
+/* Return true if the index must be opened again: another process replaced or deleted the index, or
+ * an earlier renewal could only open a private index. */
+static bool
+is_outdated(struct kvt__level *level)
+{
+    struct kvt__table *index = level->index;
+
+    return !kvt__table_is_current(index) ||
+           (atomic_load(&level->was_shared) && !kvt__table_is_shared(index));
 }
 
 /* Open the index, in the tier's directory if the tier has a directory, and pass the index to the
@@ -73,31 +86,10 @@ kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *
     return 0;
 }
 
-/* Job of level->renewal: open the index again. */
+/* Replace the index by another open index. */
 static void
-renew(struct kvt__job *job)
+replace_index(struct kvt__level *level, struct kvt__table *index, struct kvt__retired *retired)
 {
-    struct kvt__level *level = (struct kvt__level *)
-        ((char *)job - offsetof(struct kvt__level, renewal));
-    struct kvt__retired *retired;
-    struct kvt__table *index;
-
-    assert(atomic_load(&level->is_renewing));
-    if (kvt__table_is_current(level->index)) { /* another thread has opened the index again */
-        atomic_store(&level->is_renewing, false);
-        return;
-    }
-    retired = malloc(sizeof *retired);
-    if (!retired || open_index(level, &level->index_params, &index)) {
-        KVT__LOG_ONCE(KVT_LOG_WARN, "%s: the index was replaced or deleted and cannot be opened "
-                      "again; the next try is in %lld s, or restart this process (%s)",
-                      level->tier->ops->name, (long long)(RENEW_AGAIN_NS / KVT__NS_PER_S),
-                      retired ? kvt__why() : "no memory");
-        free(retired);
-        atomic_store(&level->renew_from_ns, kvt__now_ns() + RENEW_AGAIN_NS);
-        atomic_store(&level->is_renewing, false);
-        return;
-    }
     kvt__log(KVT_LOG_WARN, "%s: the index was replaced or deleted by another process; it "
              "is opened again", level->tier->ops->name);
     *retired = (struct kvt__retired){ level->index, level->retired };
@@ -107,14 +99,49 @@ renew(struct kvt__job *job)
     /* The new index may lack objects: another process may have listed the storage for the new
      * index before this process stored objects under the old index.  So the next upkeep lists. */
     kvt__table_relist(index);
+}
+
+/* Open the index again.  If only a private index can be opened, replace a useless index by the
+ * private index, and try again later. */
+static void
+open_again(struct kvt__level *level)
+{
+    struct kvt__retired *retired = malloc(sizeof *retired);
+    struct kvt__table *index = NULL;
+
+    if (!retired || open_index(level, &level->index_params, &index))
+        KVT__LOG_ONCE(KVT_LOG_WARN, "%s: the index was replaced or deleted and cannot be opened "
+                      "again; the next try is in %lld s, or restart this process (%s)",
+                      level->tier->ops->name, (long long)(RENEW_AGAIN_NS / KVT__NS_PER_S),
+                      retired ? kvt__why() : "no memory");
+    if (!index || !kvt__table_is_shared(index))
+        atomic_store(&level->renew_from_ns, kvt__now_ns() + RENEW_AGAIN_NS);
+    if (index && (kvt__table_is_shared(index) || !kvt__table_is_current(level->index))) {
+        replace_index(level, index, retired);
+        return;
+    }
+    if (index)
+        close_index(level, index);
+    free(retired);
+}
+
+/* Job of level->renewal. */
+static void
+renew(struct kvt__job *job)
+{
+    struct kvt__level *level = (struct kvt__level *)
+        ((char *)job - offsetof(struct kvt__level, renewal));
+
+    assert(atomic_load(&level->is_renewing));
+    if (is_outdated(level)) /* otherwise another thread has opened the index again */
+        open_again(level);
     atomic_store(&level->is_renewing, false);
 }
 
 void
 kvt__level_renew_index(struct kvt__level *level)
 {
-    if (kvt__table_is_current(level->index) ||
-        kvt__now_ns() < atomic_load(&level->renew_from_ns) ||
+    if (!is_outdated(level) || kvt__now_ns() < atomic_load(&level->renew_from_ns) ||
         atomic_exchange(&level->is_renewing, true))
         return;
     level->renewal.run = renew;

@@ -24,6 +24,7 @@ open_unlimited(struct env *e)
     kvt__table_close(level_of(e)->index);
     assert_int_equal(kvt__table_open_private(&params, &index), 0);
     level_of(e)->index = index;
+    level_of(e)->was_shared = false;
     assert_int_equal(totals_of(e).limit_bytes, 0);
     return totals_of(e).max_entries;
 }

@@ -164,6 +164,32 @@ a_directory_may_be_emptied(void **state)
     assert_int_equal(probe(e, 1), 0);
 }
 
+/* While `lock` cannot be made, the index is private, and nothing is stored because of the limit. */
+static void
+a_shared_index_is_opened_when_that_is_possible_again(void **state)
+{
+    struct env *e = *state;
+    struct kvt__level *level = &e->store->levels[0];
+
+    assert_int_equal(put(e, 1), 0);
+    delete_table(e);
+    delete_lock(e);
+    assert_int_equal(mkdirat(private_dir(e), "lock", 0700), 0);
+    for (int i = 0; i < 3; i++) { /* a further private index does not replace the first */
+        kvt__store_renew_indexes(e->store);
+        assert_false(kvt__table_is_shared(index_of(e)));
+        assert_int_equal(put(e, 2), -EROFS);
+        assert_int_equal(i ? get(e, 1) : probe(e, 1), 0);
+        level->renew_from_ns = 0;
+    }
+    assert_int_equal(unlinkat(private_dir(e), "lock", AT_REMOVEDIR), 0);
+    kvt__store_renew_indexes(e->store);
+    assert_true(kvt__table_is_shared(index_of(e)));
+    assert_int_equal(put(e, 2), 0);
+    list_all(e->store);
+    assert_int_equal(used(e), 2 * TAKEN);
+}
+
 #define N_FREE 8 /* numbers of writers */
 
 /* More often than an index has free numbers for writers: the lock file stays. */
@@ -247,6 +273,7 @@ main(void)
         TEST(a_put_beside_a_replacement_counts_after_the_next_listing),
         TEST(an_index_may_be_deleted_again_and_again),
         TEST(a_directory_may_be_emptied),
+        TEST(a_shared_index_is_opened_when_that_is_possible_again),
         TEST(a_replaced_index_keeps_no_number_of_a_writer),
         TEST(another_versions_index_stays),
     };
