@@ -117,3 +117,15 @@ kvt__private_dir_open_for(const char *parent, const void *thing, size_t n)
     close(base);
     return err ? err : dir;
 }
+
+void
+kvt__private_dir_renew_for(int fd, const char *parent, const void *thing, size_t n)
+{
+    struct stat st;
+    int dir = !fstat(fd, &st) && !st.st_nlink ? kvt__private_dir_open_for(parent, thing, n) : -1;
+
+    if (dir < 0)
+        return;
+    (void)dup3(dir, fd, O_CLOEXEC);
+    close(dir);
+}

@@ -21,4 +21,8 @@ int kvt__private_dir_open(const char *parent);
  * descriptor, which the caller closes, or -errno with a sentence. */
 int kvt__private_dir_open_for(const char *parent, const void *thing, size_t n);
 
+/* If a user has deleted the subdirectory that kvt__private_dir_open_for() returned as fd, open the
+ * thing's subdirectory again, under the same descriptor.  fd -1: no effect. */
+void kvt__private_dir_renew_for(int fd, const char *parent, const void *thing, size_t n);
+
 #endif

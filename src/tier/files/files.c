@@ -44,7 +44,10 @@ kvt__files_private_dir(const struct kvt__tier *tier)
 
     for (size_t i = 0; i < t->n_dirs; i++)
         (void)kvt__dir_renew(t, &t->dirs[i]);
-    return t->tier.multi_host ? t->index_fd : t->dirs[0].private_fd;
+    if (!t->tier.multi_host)
+        return t->dirs[0].private_fd;
+    kvt__shared_index_renew(t->index_fd, t->dirs[0].fd, t->dirs[0].path);
+    return t->index_fd;
 }
 
 /* ----------------------------------------------------------------- opening */

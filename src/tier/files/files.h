@@ -225,6 +225,10 @@ extern const char *kvt__mounts;
  * sentence. */
 int kvt__shared_index_dir(int fd, const char *path);
 
+/* If a user has deleted the directory that kvt__shared_index_dir() returned as index_fd, make and
+ * open the directory again under the same descriptor.  index_fd -1: no effect. */
+void kvt__shared_index_renew(int index_fd, int fd, const char *path);
+
 /* ------------------------------------------------------------------ list.c */
 
 /* Return the bytes on disk of all files of a chunk, in all directories of the store.  name: path

@@ -86,14 +86,36 @@ kvt__fs_is_shared(int fd)
     return kvt__fs_is(fd, "wekafs");
 }
 
-int
-kvt__shared_index_dir(int fd, const char *path)
+#define THING_BYTES (1024 + PATH_MAX)
+
+/* Write the text that identifies the index of a store: the mount, and the path of the directory.
+ * Returns the bytes of the text. */
+static size_t
+index_thing(int fd, const char *path, char thing[THING_BYTES])
 {
-    char thing[1024 + PATH_MAX], *real = realpath(path, NULL);
+    char *real = realpath(path, NULL);
 
     mount_source(fd, thing, 1024);
     size_t n = strlen(thing) + 1;
-    snprintf(thing + n, sizeof thing - n, "%s", real ? real : path);
+    snprintf(thing + n, THING_BYTES - n, "%s", real ? real : path);
     free(real);
-    return kvt__private_dir_open_for(KVT__LOCAL_DIR, thing, n + strlen(thing + n));
+    return n + strlen(thing + n);
+}
+
+int
+kvt__shared_index_dir(int fd, const char *path)
+{
+    char thing[THING_BYTES];
+    size_t n = index_thing(fd, path, thing);
+
+    return kvt__private_dir_open_for(KVT__LOCAL_DIR, thing, n);
+}
+
+void
+kvt__shared_index_renew(int index_fd, int fd, const char *path)
+{
+    char thing[THING_BYTES];
+    size_t n = index_thing(fd, path, thing);
+
+    kvt__private_dir_renew_for(index_fd, KVT__LOCAL_DIR, thing, n);
 }

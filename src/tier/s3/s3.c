@@ -105,10 +105,12 @@ static int
 open_index_dir(struct s3_tier *t)
 {
     const struct kvt__s3_address *a = kvt__s3_address_of(t);
-    char thing[sizeof a->host + sizeof a->object_path + 8];
-    int n = snprintf(thing, sizeof thing, "s3://%s%s", a->host, a->object_path);
 
-    t->index_fd = kvt__private_dir_open_for(KVT__LOCAL_DIR, thing, (size_t)n);
+    if (asprintf(&t->index_of, "s3://%s%s", a->host, a->object_path) < 0) {
+        t->index_of = NULL;
+        return kvt__fail(ENOMEM, "S3: open");
+    }
+    t->index_fd = kvt__private_dir_open_for(KVT__LOCAL_DIR, t->index_of, strlen(t->index_of));
     return t->index_fd < 0 ? t->index_fd : 0;
 }
 
@@ -143,6 +145,7 @@ s3_close(struct kvt__tier *tier)
     free(t->sse);
     free(t->sse_key);
     free(t->storage_class);
+    free(t->index_of);
     kvt__s3_headers_close(t);
     free(t);
 }
@@ -194,7 +197,10 @@ s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 static int
 s3_private_dir(const struct kvt__tier *tier)
 {
-    return ((const struct s3_tier *)tier)->index_fd;
+    const struct s3_tier *t = (const struct s3_tier *)tier;
+
+    kvt__private_dir_renew_for(t->index_fd, KVT__LOCAL_DIR, t->index_of, strlen(t->index_of));
+    return t->index_fd;
 }
 
 static void

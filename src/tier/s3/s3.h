@@ -234,6 +234,7 @@ struct s3_tier {
     atomic_bool expect_continue;    /* the next large PUT waits for 100 Continue */
     atomic_bool warned_collision;
     int index_fd;
+    char *index_of; /* the text that identifies the index: configured host, bucket and prefix */
 
     /* Settings. */
     int64_t read_ns, write_ns;      /* maximum duration of an operation */

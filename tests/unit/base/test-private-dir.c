@@ -99,6 +99,31 @@ names_that_are_all_foreign_are_an_error_that_says_so(void **state)
     assert_non_null(strstr(kvt__why(), "remove them"));
 }
 
+static void
+a_removed_subdirectory_is_opened_again_under_the_same_descriptor(void **state)
+{
+    const struct temp_dir *dir = *state;
+    int fd = kvt__private_dir_open_for(dir->path, "x", 1);
+    char link[64], path[512] = "";
+    struct stat before, after;
+
+    assert_int_equal(fstat(fd, &before), 0);
+    kvt__private_dir_renew_for(fd, dir->path, "x", 1); /* no effect */
+    assert_int_equal(fstat(fd, &after), 0);
+    assert_int_equal(after.st_ino, before.st_ino);
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    assert_true(readlink(link, path, sizeof path - 1) > 0);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(rmdir(nth(dir, 0)), 0);
+    kvt__private_dir_renew_for(fd, dir->path, "x", 1);
+    assert_int_equal(fstat(fd, &after), 0);
+    assert_true(after.st_nlink > 0);
+    assert_int_equal(stat(path, &before), 0);
+    assert_int_equal(after.st_ino, before.st_ino);
+    close(fd);
+    kvt__private_dir_renew_for(-1, dir->path, "x", 1);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, temp_dir_setup, temp_dir_teardown)
 
 /* Other users can put files into the directory. */
@@ -127,6 +152,7 @@ main(void)
         TEST(the_usual_name_is_made_and_found),
         TEST(a_foreign_name_is_replaced_and_stays_replaced),
         TEST(a_link_is_not_followed),
+        TEST(a_removed_subdirectory_is_opened_again_under_the_same_descriptor),
         TEST(names_that_are_all_foreign_are_an_error_that_says_so),
     };
 

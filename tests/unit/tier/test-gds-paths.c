@@ -369,6 +369,8 @@ on_wekafs_files_end_with_weka1(void **state)
     assert_true(same);
     assert_int_equal(tier->ops->list(tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
+    index_dir_is_made_again(tier);
+    index_dir_remove(tier->ops->private_dir(tier));
     tier->ops->close(tier);
     kvt__mounts = usual;
     temp_dir_remove(&dir);

@@ -366,6 +366,17 @@ unsigned_requests_have_nothing_of_a_signature(void **state)
     assert_int_equal(s3_n_requests(&server), 2);
 }
 
+/* A user removes the directories in /var/tmp; a redirect has changed the host. */
+static void
+the_directory_of_the_index_is_made_again(void **state)
+{
+    (void)state;
+    s3_fault(&server, "{\"do\": {\"status\": 301, \"code\": \"PermanentRedirect\", "
+             "\"endpoint\": \"b.example.com\"}}");
+    assert_good(put(1, BYTES, 1));
+    index_dir_is_made_again(tier);
+}
+
 #define PROXY_TEST(fn) cmocka_unit_test_setup_teardown(fn, proxy_setup, proxy_teardown)
 
 int
@@ -384,6 +395,7 @@ main(void)
         PROXY_TEST(places_are_remembered_once_and_are_few),
         PROXY_TEST(a_redirect_to_another_domain_is_not_followed),
         PROXY_TEST(a_loop_of_redirects_fails),
+        PROXY_TEST(the_directory_of_the_index_is_made_again),
         S3_TEST(unsigned_requests_have_nothing_of_a_signature),
     };
 

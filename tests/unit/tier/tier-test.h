@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "config.h"
+#include "index-dir.h"
 #include "kvt-test.h"
 #include "kvtier.h"
 #include "temp-dir.h"
@@ -222,6 +223,25 @@ crc_of(size_t bytes, uint64_t seed)
     uint32_t crc = kvt__crc32c(0, slot.payload, bytes);
     slot_free(&slot, 0);
     return crc;
+}
+
+/* Remove the directory of a tier's index, and assert that the tier makes it again under the same
+ * path and descriptor. */
+static inline void
+index_dir_is_made_again(const struct kvt__tier *tier)
+{
+    char link[64], before[PATH_MAX] = "", after[PATH_MAX] = "";
+    int fd = tier->ops->private_dir(tier);
+    struct stat st;
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    assert_true(readlink(link, before, sizeof before - 1) > 0);
+    index_dir_remove(fd);
+    assert_int_equal(stat(before, &st), -1);
+    assert_int_equal(tier->ops->private_dir(tier), fd);
+    assert_true(readlink(link, after, sizeof after - 1) > 0);
+    assert_string_equal(after, before);
+    assert_int_equal(stat(after, &st), 0);
 }
 
 #endif
