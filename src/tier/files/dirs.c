@@ -197,6 +197,26 @@ open_dir(struct kvt__files *t, struct kvt__dir *dir, const char *name)
     return 0;
 }
 
+/* Note the directory of the last path.  If an earlier path leads to the directory too, close the
+ * second copy of the directory: a put deletes older files of a chunk from the other directories. */
+static void
+note_place(struct kvt__files *t)
+{
+    const struct kvt__dir *last = &t->dirs[t->n_dirs - 1];
+    struct stat a, b;
+    size_t i = 0;
+
+    while (i < t->n_dirs - 1 && (fstat(last->fd, &a) < 0 || fstat(t->dirs[i].fd, &b) < 0 ||
+                                 a.st_dev != b.st_dev || a.st_ino != b.st_ino))
+        i++;
+    t->dir_of_place[t->places.n++] = (uint8_t)i;
+    if (i == t->n_dirs - 1)
+        return;
+    close_fds(last);
+    free(last->path);
+    t->n_dirs--;
+}
+
 static int
 add_path(struct kvt__files *t, const char *name, const char *from, size_t n)
 {
@@ -207,7 +227,7 @@ add_path(struct kvt__files *t, const char *name, const char *from, size_t n)
     if (memmem(from, n, "://", 3))
         return kvt__fail(EINVAL, "%s: '%.*s' is no path; write /DIRECTORY.", name,
                          (int)n, from);
-    if (t->n_dirs == KVT__FILE_MAX_PATHS)
+    if (t->places.n == KVT__FILE_MAX_PATHS)
         return kvt__fail(EINVAL, "%s: more than %d directories.", name,
                          KVT__FILE_MAX_PATHS);
     *dir = (struct kvt__dir){ .mode = t->mode, .fd = -1, .opaque_fd = -1, .private_fd = -1,
@@ -215,7 +235,10 @@ add_path(struct kvt__files *t, const char *name, const char *from, size_t n)
     if (!dir->path)
         return kvt__fail(ENOMEM, "%s: open", name);
     t->n_dirs++;
-    return open_dir(t, dir, name);
+    int err = open_dir(t, dir, name);
+    if (!err)
+        note_place(t);
+    return err;
 }
 
 bool

@@ -100,7 +100,6 @@ kvt__files_open(struct kvt__files *t, const struct kvt__tier_params *params,
     t->tier.phase = kvt__form_of(t, &chunk).header_bytes % KVT__DIRECT_ALIGN;
     if (!err)
         err = kvt__dirs_open(t, params->name, list);
-    t->places.n = t->n_dirs;
     t->places.local_ranks = params->local_ranks;
     return err ? err : kvt__share_of(&t->places, 0, &share);
 }

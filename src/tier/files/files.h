@@ -67,8 +67,10 @@ struct kvt__files {
     const struct kvt__layout *layout; /* layout of the kind, unless a directory needs another
                                        * layout */
     struct kvt__places places;
-    struct kvt__dir dirs[KVT__FILE_MAX_PATHS];
+    struct kvt__dir dirs[KVT__FILE_MAX_PATHS]; /* different directories */
     size_t n_dirs;
+    uint8_t dir_of_place[KVT__FILE_MAX_PATHS]; /* number in dirs of each configured path: several
+                                                * paths may lead to one directory */
     int index_fd; /* directory of the index for multi-host storage; -1: none */
     bool header; /* the setting save_chunk_meta */
     mode_t mode; /* mode of new directories */
@@ -84,7 +86,7 @@ static inline const struct kvt__dir *
 kvt__nth_dir(const struct kvt__files *t, const struct kvt__object *o, size_t i)
 {
     assert(i < t->n_dirs);
-    return &t->dirs[(t->layout->place(&t->places, o) + i) % t->n_dirs];
+    return &t->dirs[(t->dir_of_place[t->layout->place(&t->places, o)] + i) % t->n_dirs];
 }
 
 /* Return the descriptor of the directory for a chunk's file; dir owns the descriptor. */

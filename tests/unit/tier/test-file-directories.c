@@ -136,6 +136,43 @@ a_deleted_directory_is_made_again(void **state)
     }
 }
 
+/* Several workers may share a directory: LMCache gives GPU i the directory i. */
+static void
+several_paths_may_lead_to_one_directory(void **state)
+{
+    static const char *const schemes[] = { "fs", "local_disk", "gds" };
+    struct kvt__found found;
+    char url[2048], link[512];
+    struct temp_dir dir;
+    struct chunk c;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof schemes / sizeof *schemes; i++) {
+        struct kvt__tier *tier = NULL;
+        struct names names = { 0 };
+
+        temp_dir_make(&dir);
+        snprintf(link, sizeof link, "%s/link", dir.path);
+        assert_int_equal(symlink("b", link), 0);
+        snprintf(url, sizeof url, "%1$s://%2$s/a,%2$s/a,%2$s/b,%2$s/link", schemes[i], dir.path);
+        assert_int_equal(try_open_for(url, true, NULL, 4, &tier), 0);
+        for (uint32_t k = 0; k < 4; k++) {
+            chunk_init(&c, "m", k);
+            c.object.rank = k;
+            assert_int_equal(put_bytes(tier, &c.object, 100, k), 0);
+            assert_int_equal(kvt__tier_probe(tier, &c.object, &found), 0);
+        }
+        assert_int_equal(tier->ops->list(tier, "", take_name, &names), 0);
+        assert_int_equal(names.n, 4);
+        assert_int_equal(names.bytes, found.stored_bytes);
+        assert_true(found.stored_bytes <= tier->ops->stored_bytes(tier, &c.object, 100));
+        assert_int_equal(kvt__tier_remove(tier, &c.object), 0);
+        assert_int_equal(kvt__tier_probe(tier, &c.object, &found), -ENOENT);
+        tier->ops->close(tier);
+        temp_dir_remove(&dir);
+    }
+}
+
 /* The kernel makes a file system read-only after an error of the disk.  Chunks in the other
  * directory can be removed, and evicted. */
 static void
@@ -244,6 +281,7 @@ main(void)
         cmocka_unit_test(keys_spread_by_the_magnitude_of_their_hash),
         cmocka_unit_test(missing_directories_are_made),
         cmocka_unit_test(a_deleted_directory_is_made_again),
+        cmocka_unit_test(several_paths_may_lead_to_one_directory),
         cmocka_unit_test(a_read_only_directory_keeps_only_its_own_chunks),
         cmocka_unit_test(a_deleted_directory_with_a_relative_path_stays_deleted),
         cmocka_unit_test(a_failed_open_says_which_setting_and_which_path),
