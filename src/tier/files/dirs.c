@@ -173,9 +173,11 @@ is_deleted(int fd)
 bool
 kvt__dir_renew(const struct kvt__files *t, const struct kvt__dir *dir)
 {
-    /* A deletion of the whole directory begins with these two subdirectories.  A relative path is
-     * not opened again, because the path may lead to another directory now. */
-    return (is_deleted(dir->opaque_fd) || is_deleted(dir->temp_fd)) && *dir->path == '/' &&
+    /* A deletion of the whole directory begins with the subdirectories.  The directory itself can
+     * be deleted alone if two threads opened the descriptors again beside two deletions.  A
+     * relative path is not opened again, because the path may lead to another directory now. */
+    return (is_deleted(dir->temp_fd) || is_deleted(dir->opaque_fd) ||
+            is_deleted(dir->private_fd) || is_deleted(dir->fd)) && *dir->path == '/' &&
            !kvt__dir_reopen(t, dir, t->tier.ops->name);
 }
 
