@@ -69,19 +69,6 @@ keeps_objects(const struct kvt__level *level, const struct kvt__table *index)
     return !totals.limit_bytes;
 }
 
-/* Mark an entry as used because its object cannot be removed.  Otherwise each search would choose
- * the entry again, and not find entries whose objects can be removed. */
-static void
-mark_used(struct kvt__table *index, const struct kvt__record *record)
-{
-    char text[KVT__TABLE_TEXT_MAX + 1];
-
-    if (kvt__table_space_text(index, record->space, text, sizeof text))
-        return;
-    struct kvt__name name = kvt__name_of(kvt__table_digest(text), &record->hash);
-    kvt__table_touch(index, &name, NULL);
-}
-
 /* Evict an entry; unless keeps_objects(), also remove its object.  Return 0; -errno: the entry has
  * changed since the caller read `seen`, has a lease, or its object cannot be removed. */
 static int
@@ -99,7 +86,7 @@ evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__reco
     assert(claim.table == index && claim.entry == seen->entry);
     if (!remove_object_of(level, index, seen)) {
         kvt__table_abort(index, &claim);
-        mark_used(index, seen);
+        kvt__table_spare(index, seen->entry); /* the next search chooses other entries */
         return -EIO;
     }
     kvt__table_evicted(index, &claim);

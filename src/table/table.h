@@ -312,6 +312,10 @@ typedef bool (*kvt__table_suits_fn)(void *ctx, const struct kvt__record *record)
 size_t kvt__table_victims(struct kvt__table *table, kvt__table_suits_fn suits, void *ctx,
                           struct kvt__record *out, size_t n);
 
+/* Make the entry with this number the last victim of this handle's policy, because its object
+ * cannot be deleted now. */
+void kvt__table_spare(struct kvt__table *table, uint32_t entry);
+
 /* Return true if the entry with this number is READY without a lease, and copy the entry. */
 bool kvt__table_is_victim(const struct kvt__table *table, uint32_t entry,
                           struct kvt__record *out);

@@ -39,6 +39,18 @@ key_of(enum kvt__order order, uint64_t recency)
     }
 }
 
+void
+kvt__table_spare(struct kvt__table *t, uint32_t entry)
+{
+    uint64_t time = t->order == KVT__EVICT_MRU ? 0 : (uint64_t)tb_wall_ns(t);
+
+    if (!tb_usable(t) || entry >= t->max_entries)
+        return;
+    uint64_t *at = &t->cold[entry].recency;
+    uint64_t uses = t->order == KVT__EVICT_LFU ? TB_USES : TB_LOAD(at) & TB_USES;
+    TB_STORE(at, (time & ~TB_USES) | uses);
+}
+
 /* Return the recency of an entry.  wall_ns: the time now.  If the clock was set back, an entry can
  * have a time in the future.  The time then becomes wall_ns: otherwise the entry would stay until
  * the clock reaches the time, and all younger entries would be evicted first. */

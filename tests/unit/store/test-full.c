@@ -108,35 +108,61 @@ a_file_that_cannot_be_removed_counts_for_the_limit(void **state)
 
 static const struct kvt__tier_ops *usual_ops;
 
-/* The files of chunks 0 to 8 cannot be removed. */
+static unsigned first_kept; /* the files of 9 chunks from this chunk on cannot be removed */
+
 static int
 run_or_refuse(struct kvt__tier *tier, struct kvt__tier_op *op)
 {
-    if (op->kind == KVT__TIER_REMOVE && op->object->hash.bits[0] < 9)
+    if (op->kind == KVT__TIER_REMOVE && op->object->hash.bits[0] - first_kept < 9)
         return kvt__fail(EROFS, "remove");
     return usual_ops->run(tier, op);
 }
 
-/* More files than a search chooses, all older than the files that can be removed. */
+/* Store 13 chunks.  The policy evicts 9 chunks first whose files cannot be removed: more chunks
+ * than a search chooses. */
 static void
-files_that_cannot_be_removed_do_not_end_the_eviction(void **state)
+evict_beside_kept_files(struct env *e, const char *policy, unsigned kept)
 {
-    struct env *e = *state;
     struct kvt__tier_ops ops = *level_of(e)->tier->ops;
 
     for (unsigned i = 0; i < 13; i++) {
         assert_int_equal(put(e, i), 0);
         wait_for_tick();
     }
+    for (unsigned n = 0; !strcmp(policy, "LFU") && n < 40; n++)
+        for (unsigned i = 9; i < 13; i++)
+            assert_int_equal(get(e, i), 0);
+    first_kept = kept;
     usual_ops = level_of(e)->tier->ops;
     ops.run = run_or_refuse;
     level_of(e)->tier->ops = &ops;
     for (unsigned i = 0; i < 13; i++)
         assert_int_equal(put(e, 100 + i), 0);
-    for (unsigned i = 0; i < 9; i++)
+    for (unsigned i = kept; i < kept + 9; i++)
         assert_int_equal(get(e, i), 0);
     assert_int_equal(disk_bytes(e), 13 * TAKEN);
     level_of(e)->tier->ops = usual_ops;
+}
+
+static void
+files_that_cannot_be_removed_do_not_end_the_eviction(void **state)
+{
+    static const struct {
+        const char *policy;
+        unsigned kept; /* number of the first chunk that cannot be removed */
+    } cases[] = { { "LRU", 0 }, { "FIFO", 0 }, { "LFU", 0 }, { "MRU", 4 } };
+    struct env *e = *state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char policy[32];
+
+        snprintf(policy, sizeof policy, "cache_policy=%s", cases[i].policy);
+        kvt__store_close(e->store);
+        temp_dir_remove(&e->dir);
+        temp_dir_make(&e->dir);
+        e->store = open_over(e, "", (const char *const[]){ small[0], policy, NULL });
+        evict_beside_kept_files(e, cases[i].policy, cases[i].kept);
+    }
 }
 
 static void
