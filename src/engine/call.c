@@ -96,11 +96,13 @@ describe(struct kvt__call *call, const struct kvt_group_io *ios)
     }
 }
 
-/* Return the count of the engine's unfinished items: of stores, or of loads and prefetches. */
+/* Return the engine's count of unfinished items: of the stores of the call's epoch, or of loads and
+ * prefetches. */
 static size_t *
-n_items_locked(struct kvt_engine *e, const struct kvt__call_kind *kind)
+n_items_of(struct kvt_engine *e, const struct kvt__call *call)
 {
-    return kind->template.op == KVT__TIER_PUT ? &e->calls.n_stores : &e->calls.n_loads;
+    return call->kind->template.op == KVT__TIER_PUT ? &e->calls.n_stores[call->epoch % 2]
+                                                    : &e->calls.n_loads;
 }
 
 int
@@ -132,7 +134,8 @@ kvt__call_new(struct kvt_engine *engine, const struct kvt__call_kind *kind,
     describe(call, ios);
     call->refs += (int)n_items;
     pthread_mutex_lock(&engine->calls.lock);
-    *n_items_locked(engine, kind) += n_items;
+    call->epoch = engine->calls.epoch;
+    *n_items_of(engine, call) += n_items;
     pthread_mutex_unlock(&engine->calls.lock);
     *out = call;
     return 0;
@@ -158,12 +161,11 @@ void
 kvt__item_end(struct kvt__item *item)
 {
     struct kvt_engine *e = item->call->engine;
-    const struct kvt__call_kind *kind = item->call->kind;
+    size_t *n = n_items_of(e, item->call);
 
     assert(!item->req.slot.payload);
     kvt__call_unref(item->call);
     pthread_mutex_lock(&e->calls.lock);
-    size_t *n = n_items_locked(e, kind);
     assert(*n);
     if (!--*n)
         pthread_cond_broadcast(&e->calls.idle);

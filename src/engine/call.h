@@ -51,6 +51,7 @@ struct kvt__call {
     const struct kvt__call_kind *kind;
     atomic_int refs;  /* a reference of the caller, and of each item before kvt__item_end() */
     int64_t until_ns; /* deadline of loads and prefetches */
+    uint32_t epoch;   /* epoch of the engine at the begin of a store */
     size_t n_parts, n_items;
     struct kvt__part *parts;
     struct kvt__item *items;

@@ -164,7 +164,7 @@ init_shared(struct kvt_engine *e)
 static void
 free_engine(struct kvt_engine *e)
 {
-    assert(!e->calls.n_stores && !e->calls.n_loads);
+    assert(!e->calls.n_stores[0] && !e->calls.n_stores[1] && !e->calls.n_loads);
     kvt__exec_close(e->exec); /* runs the queued jobs */
     kvt__store_close(e->store);
     if (e->gpu)
@@ -232,7 +232,7 @@ stop_calls(struct kvt_engine *e)
     atomic_store(&e->calls.stopping, true);
     start_waiting(e);
     pthread_mutex_lock(&e->calls.lock);
-    while (e->calls.n_stores || e->calls.n_loads)
+    while (e->calls.n_stores[0] || e->calls.n_stores[1] || e->calls.n_loads)
         pthread_cond_wait(&e->calls.idle, &e->calls.lock);
     pthread_mutex_unlock(&e->calls.lock);
     while (kvt_engine_poll(e, &load, 1))

@@ -94,8 +94,11 @@ struct kvt_engine {
 
     struct {
         pthread_mutex_t lock; /* guards the rest, and the changing fields of loads */
-        pthread_cond_t idle;  /* n_stores or n_loads has become 0 */
-        size_t n_stores;      /* unfinished items of stores */
+        pthread_cond_t idle;  /* an element of n_stores, or n_loads, has become 0 */
+        uint32_t epoch;       /* kvt_engine_flush() increments epoch, so that later stores are not
+                               * part of the wait */
+        size_t n_stores[2];   /* unfinished items of stores of even and of odd epochs; of the epochs
+                               * before epoch - 1 all stores have ended */
         size_t n_loads;       /* unfinished items of loads and prefetches */
         struct kvt__queue loads, prefetches; /* items without a slot */
         struct kvt__item *reading_ahead;     /* items of prefetches with a slot */

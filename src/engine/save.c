@@ -191,6 +191,20 @@ kvt_engine_store(struct kvt_engine *engine, const struct kvt_group_io *ios,
     return 0;
 }
 
+/* Return the number of unfinished items of stores that began in `epoch` or before.  If only items
+ * of `epoch` are left, begin the next epoch, so that the number does not grow. */
+static size_t
+n_earlier_locked(struct kvt_engine *e, uint32_t epoch)
+{
+    size_t n = e->calls.n_stores[epoch % 2], n_before = e->calls.n_stores[(epoch + 1) % 2];
+
+    if (e->calls.epoch == epoch && n_before)
+        return n + n_before;
+    if (e->calls.epoch == epoch)
+        e->calls.epoch++;
+    return e->calls.epoch == epoch + 1 ? n : 0;
+}
+
 int
 kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms)
 {
@@ -204,11 +218,12 @@ kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms)
                    __builtin_add_overflow(ns, kvt__now_ns(), &ns);
     struct timespec until = kvt__timespec(forever ? 0 : ns);
     pthread_mutex_lock(&engine->calls.lock);
-    while (engine->calls.n_stores && err != ETIMEDOUT)
+    uint32_t epoch = engine->calls.epoch;
+    size_t pending;
+    while ((pending = n_earlier_locked(engine, epoch)) && err != ETIMEDOUT)
         err = forever
             ? pthread_cond_wait(&engine->calls.idle, &engine->calls.lock)
             : pthread_cond_timedwait(&engine->calls.idle, &engine->calls.lock, &until);
-    size_t pending = engine->calls.n_stores;
     pthread_mutex_unlock(&engine->calls.lock);
     if (pending)
         return kvt__fail(ETIMEDOUT, "kvt_engine_flush: %zu chunks after %lld ms", pending,

@@ -2,7 +2,9 @@
  *
  * Storage that fails, returns wrong bytes, is slow or hangs.  Every load ends by its deadline,
  * and every chunk reported as loaded holds exactly the right bytes. */
+#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 
 #include "system/held.h"
 #include "system/system-test.h"
@@ -327,6 +329,50 @@ a_lookup_over_hanging_storage_answers_what_is_known(void **state)
     kvt_seq_free(seq); /* during the hanging probe */
 }
 
+struct flush {
+    struct kvt_engine *engine;
+    int err;
+    atomic_bool done;
+};
+
+static void *
+flush_main(void *arg)
+{
+    struct flush *flush = arg;
+
+    flush->err = kvt_engine_flush(flush->engine, -1);
+    atomic_store(&flush->done, true);
+    return NULL;
+}
+
+/* At each instant at least one store is in progress. */
+static void
+a_flush_does_not_wait_for_later_stores(void **state)
+{
+    const char *const two[] = { "disk_io_threads=2", NULL };
+    struct fixture *f = *state;
+    pthread_t thread;
+
+    open_with(f, "hang=1", two);
+    hold();
+    set_tokens(f, 0);
+    store_chunks(f, 0, 1);
+    wait_until_held();
+    struct flush flush = { .engine = f->engine };
+    assert_int_equal(pthread_create(&thread, NULL, flush_main, &flush), 0);
+    for (uint32_t i = 1; i < 500 && !atomic_load(&flush.done); i++) {
+        set_tokens(f, i);
+        store_chunks(f, 0, 1);
+        wait_until_n_held(2);
+        let_oldest_go();
+    }
+    bool done = atomic_load(&flush.done);
+    let_go();
+    pthread_join(thread, NULL);
+    assert_true(done);
+    assert_int_equal(flush.err, 0);
+}
+
 int
 main(void)
 {
@@ -337,6 +383,7 @@ main(void)
         T(files_that_cannot_be_removed_stop_no_store_for_ever),
         T(a_load_over_hanging_storage_ends_at_its_deadline),
         T(a_pool_held_by_hanging_reads_gives_partial_results),
+        T(a_flush_does_not_wait_for_later_stores),
         T(a_cancelled_load_does_not_wait_for_hanging_storage),
         T(a_cancelled_load_stops_no_load_behind_it),
         T(a_lookup_over_hanging_storage_answers_what_is_known),

@@ -21,6 +21,8 @@ static struct {
     pthread_cond_t changed;
     enum held_mode mode;
     unsigned n; /* operations that wait */
+    unsigned n_arrived, n_freed; /* since hold(): operations that have waited; the first of them,
+                                  * which wait no longer */
 } held = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 int __real_clock_nanosleep(clockid_t clock, int flags, const struct timespec *at,
@@ -35,11 +37,14 @@ __wrap_clock_nanosleep(clockid_t clock, int flags, const struct timespec *at,
     pthread_mutex_lock(&held.lock);
     enum held_mode mode = held.mode;
     if (mode == HELD) {
+        unsigned number = held.n_arrived++;
+
         held.n++;
         pthread_cond_broadcast(&held.changed);
-        while (held.mode == HELD)
+        while (held.mode == HELD && number >= held.n_freed)
             pthread_cond_wait(&held.changed, &held.lock);
         held.n--;
+        pthread_cond_broadcast(&held.changed);
     }
     pthread_mutex_unlock(&held.lock);
     return mode == HELD_OFF ? __real_clock_nanosleep(clock, flags, at, left) : 0;
@@ -50,6 +55,7 @@ set_held(enum held_mode mode)
 {
     pthread_mutex_lock(&held.lock);
     held.mode = mode;
+    held.n_arrived = held.n_freed = 0;
     pthread_cond_broadcast(&held.changed);
     pthread_mutex_unlock(&held.lock);
 }
@@ -75,6 +81,19 @@ static inline void
 wait_until_held(void)
 {
     wait_until_n_held(1);
+}
+
+/* Let the operation that waits longest continue.  No other operation begins meanwhile. */
+static inline void
+let_oldest_go(void)
+{
+    pthread_mutex_lock(&held.lock);
+    unsigned n = held.n;
+    held.n_freed++;
+    pthread_cond_broadcast(&held.changed);
+    while (held.n == n)
+        pthread_cond_wait(&held.changed, &held.lock);
+    pthread_mutex_unlock(&held.lock);
 }
 
 static inline void
