@@ -138,9 +138,9 @@ struct kvt__tier_ops {
 
     /* Open the tier and make missing directories.  NULL: no URL opens the tier. */
     int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);
-    /* Check each requirement of open() on this machine, without opening the tier, and report
-     * each result to fn, on the calling thread.  NULL: only open() reports a failure, the first
-     * one. */
+    /* Check each requirement of open() and of transfers on this machine, and report each result to
+     * fn, on the calling thread.  The check may store a file or object, which the check deletes.
+     * NULL: only open() reports a failure, the first one. */
     void (*check)(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx);
     /* Make operations in flight end soon and later operations end at once, with
      * -ECANCELED.  Must not block.  Default: do nothing, because operations always end soon. */

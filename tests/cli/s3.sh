@@ -113,6 +113,9 @@ for step in 'lookup *an absent object is a miss' 'list *objects can be listed' \
     says "^ok *s3 $step"
 done
 says '^ok *store *a chunk of 1 MiB was stored'
+fault HEAD 200 1
+at kv 1 doctor
+says '^BAD *s3 lookup .*the store reports an object that does not exist'
 http_proxy=http://user:secret@127.0.0.1:1 no_proxy= at kv 1 doctor --set blocking_timeout_secs=1
 says 's3 address *requests go to the proxy 127.0.0.1:1 for '
 ! grep -q secret out err || fail 'the password of the proxy is printed'

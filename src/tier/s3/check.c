@@ -147,13 +147,16 @@ check_lookup(struct check *c)
                "eight failures kvtier reads nothing from the tier for a while.", kvt__why());
         return false;
     }
-    if (err && err != -ENOENT) {
+    check_clock(c, c->call.date_s);
+    int64_t begin = kvt__now_ns();
+    if (err == -ENOENT)
+        err = request(c, "HEAD"); /* over the connection of the first request */
+    if (!err)
+        err = kvt__fail(EBADMSG, "%s: the store reports an object that does not exist.", c->name);
+    if (err != -ENOENT) {
         report(c, "s3 lookup", err, "%s", kvt__why());
         return false;
     }
-    check_clock(c, c->call.date_s);
-    int64_t begin = kvt__now_ns();
-    (void)request(c, "HEAD"); /* over the connection of the first request */
     report(c, "s3 lookup", 0, "an absent object is a miss, after %.1f ms",
            (double)(kvt__now_ns() - begin) / 1e6);
     return true;
