@@ -333,6 +333,37 @@ a_file_system_that_refuses_a_mode_makes_the_put_fail(void **state)
     tier->ops->close(tier);
 }
 
+/* Take the doctor's line about locks. */
+static void
+take_locks(void *ctx, const char *about, int status, const char *text)
+{
+    assert_true(status == 0 || status == 1);
+    if (!strcmp(about, "fs locks"))
+        snprintf(ctx, 300, "%s", text);
+}
+
+static void
+the_doctor_reports_if_locks_work(void **state)
+{
+    struct kvt_config *config = config_with((const char *const[]){ NULL });
+    char url[512], text[300] = "";
+    struct temp_dir dir;
+
+    (void)state;
+    temp_dir_make(&dir);
+    snprintf(url, sizeof url, "fs://%s", dir.path);
+    struct kvt__tier_params params = { .config = config, .url = url, .name = "remote_url" };
+    locks = LOCAL;
+    kvt__tier_check(&params, take_locks, text);
+    assert_non_null(strstr(text, "flock() works"));
+    locks = NONE;
+    kvt__tier_check(&params, take_locks, text);
+    assert_non_null(strstr(text, "after an hour"));
+    locks = LOCAL;
+    kvt_config_free(config);
+    temp_dir_remove(&dir);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int
@@ -349,6 +380,7 @@ main(void)
         TEST(opens_beside_a_writer_make_no_put_fail),
         TEST(a_file_removed_before_it_is_locked_makes_no_put_fail),
         TEST(a_file_system_that_refuses_a_mode_makes_the_put_fail),
+        TEST(the_doctor_reports_if_locks_work),
     };
 
     return cmocka_run_group_tests_name("tier file, temporary files", tests, NULL,
