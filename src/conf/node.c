@@ -2,10 +2,8 @@
  *
  * Trees of nodes, and the list of problems. */
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/error.h"
 #include "conf/read.h"
@@ -193,20 +191,9 @@ scalar_json(const struct kvt__node *node)
 
     if (node->quoted || !*text)
         return kvt__text_json(text);
-    if (!strcasecmp(text, "true"))
-        return json_true();
-    if (!strcasecmp(text, "false"))
-        return json_false();
     errno = 0;
     long long whole = strtoll(text, &end, 10);
-    if (!*end && !errno)
-        return json_integer(whole);
-    if (strchr("+-.0123456789", *text)) {
-        double number = strtod(text, &end);
-        if (!*end && isfinite(number))
-            return json_real(number);
-    }
-    return kvt__text_json(text);
+    return *end || errno ? kvt__text_json(text) : json_integer(whole);
 }
 
 json_t *

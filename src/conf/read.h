@@ -173,7 +173,7 @@ struct kvt__node *kvt__read_yaml(struct kvt__reading *r, const char *text,
 struct kvt__node *kvt__read_json(struct kvt__reading *r, const char *text,
                                  const char *key, const char *origin);
 
-/* Convert a node to JSON: plain YAML scalars become numbers, booleans or null.  NULL: no
+/* Convert a node to JSON: plain YAML scalars become whole numbers, text or null.  NULL: no
  * memory. */
 json_t *kvt__node_json(const struct kvt__node *node);
 

@@ -147,6 +147,13 @@ each_doubtful_setting_is_a_line(void **state)
         { "extra_config: {use_hipfile: true}\n", NULL,
           "use_hipfile (file lmcache.yaml:1) is an older name: write gds_backend: "
           "hipfile.\n" },
+        { "extra_config: {use_hipfile: false}\n", NULL,
+          "use_hipfile (file lmcache.yaml:1) is an older name: write gds_backend: "
+          "hipfile.\n" },
+        { "lcoal_cup: 5\n", NULL, /* two swaps */
+          "unknown key 'lcoal_cup' (file lmcache.yaml:1): did you mean local_cpu?\n" },
+        { "storage_backend:\n  type: remote\n  bogus: 1\n  connector: {type: s3, bucket: b}\n",
+          NULL, "unknown key 'storage_backend.bogus' (file lmcache.yaml:3).\n" },
         { "enable_p2p: true\n", NULL,
           "enable_p2p (file lmcache.yaml:1) has no effect: kvtier does not share chunks "
           "between engines peer to peer.\n" },

@@ -113,6 +113,9 @@ lists_in_every_form(void **state)
         assert_int_equal(c->storage_plugins.n, 2);
         assert_string_equal(c->storage_plugins.items[0], "one");
         assert_string_equal(c->storage_plugins.items[1], "two.a");
+        char *json = kvt_config_json(c);
+        assert_non_null(strstr(json, "\"storage_plugins\":{\"value\":[\"one\",\"two.a\"],"));
+        kvt_free(json);
         kvt_config_free(c);
     }
     struct kvt_config *c = with("lookup_server_worker_ids", "3");
@@ -152,6 +155,7 @@ environment_text_loses_blanks_and_one_pair_of_quotes(void **state)
         { "KVTIER_MODEL_FINGERPRINT='a'b\\t'", "a'b\\t" },
         { "KVTIER_MODEL_FINGERPRINT='\\d'", "\\d" },
         { "KVTIER_MODEL_FINGERPRINT='", "'" },
+        { "KVTIER_MODEL_FINGERPRINT='a\\'", "a\\" },
     };
 
     (void)state;

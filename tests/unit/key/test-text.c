@@ -230,6 +230,17 @@ only_the_dtypes_of_lmcache_are_known(void **state)
     assert_false(kvt__key_dtype_known("int"));
 }
 
+static void
+only_the_tag_kvt_is_kvtiers_own(void **state)
+{
+    (void)state;
+    assert_int_equal(kvt__key_check_tags("lora%x", 100), 0);
+    assert_int_equal(kvt__key_check_tags("kvt%x", 100), -EINVAL);
+    assert_true(kvt__key_has_tags("m@1@0@@half@lora%x"));
+    assert_true(kvt__key_has_tags("m@1@0@@half@kvt%1@lora%x"));
+    assert_false(kvt__key_has_tags("m@1@0@@half@kvt%1"));
+}
+
 int
 main(void)
 {
@@ -240,6 +251,7 @@ main(void)
         cmocka_unit_test(model_and_tags_of_the_greatest_length_fit),
         cmocka_unit_test(hash_text_of_64_bits_has_no_padding_and_a_sign),
         cmocka_unit_test(only_the_dtypes_of_lmcache_are_known),
+        cmocka_unit_test(only_the_tag_kvt_is_kvtiers_own),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
