@@ -58,6 +58,7 @@ open_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
     if (!err && e->pool)
         err = kvt__store_use_gpu(e->store, e->gpu, transfer_bytes(e));
     if (err && e->gpu) {
+        kvt__unpin(&e->pin);
         kvt__gpu_close(e->gpu);
         e->gpu = NULL;
     }

@@ -154,6 +154,39 @@ what_is_demanded_is_not_to_be_had_for_host_memory(void **state)
     kvt_engine_close(engine);
 }
 
+/* A refused view leaves no GPU object and no pinned memory, and another call can succeed. */
+static void
+a_view_that_is_refused_leaves_nothing_of_the_gpu(void **state)
+{
+    struct kvt_kv_view view = KVT_INIT(struct kvt_kv_view);
+    struct fixture *f = *state;
+    struct kvt_group group = plain_group();
+    const char *required[] = { "remote_url=", gds_path, "use_gds=true", "gpu_copies=batch",
+                               NULL };
+    void *base[N_LAYERS];
+
+    kvt_engine_close(f->engine);
+    int n_alive = gpu_fake->n_alive, n_retained = gpu_fake->n_retained;
+    int n_registered = gpu_fake->n_registered;
+    f->engine = open_engine(f, KVT_ROLE_BOTH, &group, 1, required);
+    for (uint32_t layer = 0; layer < N_LAYERS; layer++)
+        base[layer] = block_at(f, layer, 0);
+    view.base = base;
+    view.n_kv = 1;
+    view.n_blocks = N_BLOCKS;
+    view.memory = device_memory();
+    gds_set("buffer=5030");
+    assert_int_equal(kvt_engine_set_view(f->engine, 0, &view), -EIO);
+    assert_int_equal(gpu_fake->n_alive, n_alive);
+    assert_int_equal(gpu_fake->n_retained, n_retained);
+    assert_int_equal(gpu_fake->n_registered, n_registered);
+    gds_set("");
+    set_view(f->engine, 0, f->memory);
+    store_prefix(f, 2);
+    kvt_load_free(load(f, 2));
+    assert_true(block_holds(f, 33, 1, 0));
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int
@@ -166,6 +199,7 @@ main(int argc, char **argv)
         TEST(what_stays_in_host_memory_goes_through_it),
         TEST(chunks_that_the_device_cannot_copy_are_counted),
         TEST(what_is_demanded_is_not_to_be_had_for_host_memory),
+        TEST(a_view_that_is_refused_leaves_nothing_of_the_gpu),
     };
 
     if (!load_fakes(argc, argv))
