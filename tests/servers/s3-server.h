@@ -35,6 +35,10 @@
 #define S3_ACCESS "AKTEST"
 #define S3_SECRET "SKTEST"
 
+/* Settings of timeouts that no request on a busy machine reaches. */
+#define S3_PATIENT "blocking_timeout_secs=1000", "s3_stall_timeout_ms=300000", \
+                   "s3_connect_timeout_ms=300000"
+
 struct s3_server {
     pid_t pid;
     int in; /* the server ends when this descriptor is closed */

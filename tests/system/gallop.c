@@ -69,7 +69,7 @@ open_rank(struct world *w, const char *host, uint32_t role, uint32_t rank, uint3
     char remote[256] = "remote_url=";
     const char *settings[] = { remote, "local_cpu=true", "disable_tls=true",
                                "aws_access_key_id=" S3_ACCESS,
-                               "aws_secret_access_key=" S3_SECRET,
+                               "aws_secret_access_key=" S3_SECRET, S3_PATIENT,
                                role == KVT_ROLE_SCHEDULER ? "max_local_cpu_size=1"
                                                           : "max_local_cpu_size=0.02",
                                NULL };

@@ -11,6 +11,7 @@ static struct s3_server server;
 static void
 settings_at(const char *host, const char *memory, const char **out, char text[3][256])
 {
+    static const char *const patient[] = { S3_PATIENT };
     size_t n = 0;
 
     snprintf(text[0], 256, "remote_url=s3://%s:%u/" S3_BUCKET "/%s", host, server.port,
@@ -22,7 +23,8 @@ settings_at(const char *host, const char *memory, const char **out, char text[3]
     out[n++] = "aws_access_key_id=" S3_ACCESS;
     out[n++] = "aws_secret_access_key=" S3_SECRET;
     out[n++] = "lookup_timeout_ms=600000"; /* no lookup times out during a test */
-    out[n++] = "blocking_timeout_secs=600";
+    for (size_t i = 0; i < sizeof patient / sizeof *patient; i++)
+        out[n++] = patient[i];
     out[n] = NULL;
 }
 

@@ -37,7 +37,7 @@ open_s3(const char *bucket, const char *setting)
     char url[128];
     const char *settings[] = { url, "disable_tls=true", "s3_region=us-east-1",
                                "aws_access_key_id=" S3_ACCESS,
-                               "aws_secret_access_key=" S3_SECRET, setting, NULL };
+                               "aws_secret_access_key=" S3_SECRET, S3_PATIENT, setting, NULL };
 
     snprintf(url, sizeof url, "remote_url=s3://127.0.0.1:%u/%s/%s", server.port, bucket,
              server.prefix);

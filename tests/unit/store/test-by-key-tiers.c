@@ -19,7 +19,7 @@ open_both(const char *setting)
     char disk[300], url[128];
     const char *settings[] = { disk, "max_local_disk_size=1", url, "disable_tls=true",
                                "aws_access_key_id=" S3_ACCESS,
-                               "aws_secret_access_key=" S3_SECRET, setting, NULL };
+                               "aws_secret_access_key=" S3_SECRET, S3_PATIENT, setting, NULL };
 
     snprintf(disk, sizeof disk, "local_disk=%s", dir.path);
     snprintf(url, sizeof url, "remote_url=s3://127.0.0.1:%u/" S3_BUCKET "/%s", server.port,

@@ -36,8 +36,7 @@ s3_try_open(const char *url, const char *const *more, struct kvt__counters *coun
 {
     static const char *const ours[] = {
         "disable_tls=true", "s3_region=us-east-1", "aws_access_key_id=" S3_ACCESS,
-        "aws_secret_access_key=" S3_SECRET, "blocking_timeout_secs=1000",
-        "s3_stall_timeout_ms=300000", "s3_connect_timeout_ms=300000" };
+        "aws_secret_access_key=" S3_SECRET, S3_PATIENT };
     const char *settings[S3_MAX_SETTINGS + 8] = { NULL };
     size_t n = 0;
 
