@@ -6,7 +6,7 @@
 #include "gpu/gds/failure.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,8 +30,11 @@ static const struct {
 };
 _Static_assert(sizeof layers / sizeof *layers == KVT__GDS_N_LAYERS, "a name for each");
 
-static const char *const libraries[] = { "libcufile", "libhipfile" };
-static const char *const prefixes[] = { "cuFile", "hipFile" };
+const struct kvt__gds_names kvt__gds_names[] = {
+    [KVT__GDS_CUFILE] = { "libcufile", "cuFile" },
+    [KVT__GDS_HIPFILE] = { "libhipfile", "hipFile" },
+};
+
 static const char *const calls[] = { "DriverOpen", "HandleRegister", "BufRegister", "Read",
                                      "Write" };
 
@@ -128,6 +131,17 @@ kvt__gds_layer_word(enum kvt__gds_layer layer)
     return layers[layer].word;
 }
 
+bool
+kvt__gds_layer_from_word(const char *word, enum kvt__gds_layer *out)
+{
+    for (enum kvt__gds_layer i = 0; i < KVT__GDS_N_LAYERS; i++)
+        if (!strcmp(layers[i].word, word)) {
+            *out = i;
+            return true;
+        }
+    return false;
+}
+
 struct kvt__gds_failure
 kvt__gds_failure(void)
 {
@@ -135,10 +149,22 @@ kvt__gds_failure(void)
 }
 
 int
-kvt__gds_fail(enum kvt__gds_layer layer, int code, int err)
+kvt__gds_add_layer(enum kvt__gds_layer layer, int code, int err)
 {
     last = (struct kvt__gds_failure){ layer, code };
     return err;
+}
+
+int
+kvt__gds_fail(enum kvt__gds_layer layer, int code, int err, const char *fmt, ...)
+{
+    char text[KVT__WHY_BYTES];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return kvt__gds_add_layer(layer, code, kvt__fail(err, "%s", text));
 }
 
 static const struct meaning *
@@ -171,16 +197,16 @@ kvt__gds_fail_call(enum kvt__gds_kind kind, enum kvt__gds_call call,
         layer = KVT__GDS_DRIVER;
     if (m == &unknown && call == KVT__GDS_ADD_BUFFER)
         layer = KVT__GDS_MEMORY;
-    return kvt__gds_fail(layer, status.code,
-                         kvt__fail(m->err, "%s: %s%s returns %d%s: %s.", libraries[kind],
-                                   prefixes[kind], calls[call], status.code, driver,
-                                   remedy));
+    return kvt__gds_fail(layer, status.code, m->err, "%s: %s%s returns %d%s: %s.",
+                         kvt__gds_names[kind].library, kvt__gds_names[kind].prefix,
+                         calls[call], status.code, driver, remedy);
 }
 
 ssize_t
 kvt__gds_check_result(enum kvt__gds_kind kind, enum kvt__gds_call call, ssize_t result,
                       int saved_errno)
 {
+    const struct kvt__gds_names *names = &kvt__gds_names[kind];
     int code;
 
     if (result >= 0)
@@ -194,11 +220,8 @@ kvt__gds_check_result(enum kvt__gds_kind kind, enum kvt__gds_call call, ssize_t 
         return kvt__gds_fail_call(kind, call, (struct kvt__gds_status){ code, 0 });
     /* hipFile may return a negative error of HIP's runtime, which is no errno. */
     if (kind == KVT__GDS_HIPFILE && !in_errno)
-        return kvt__gds_fail(KVT__GDS_GPU, code,
-                             kvt__fail(EIO, "%s: %s%s fails with HIP's error %d.",
-                                       libraries[kind], prefixes[kind], calls[call],
-                                       code));
-    return kvt__gds_fail(KVT__GDS_IO, code,
-                         kvt__fail(code, "%s: %s%s", libraries[kind], prefixes[kind],
-                                   calls[call]));
+        return kvt__gds_fail(KVT__GDS_GPU, code, EIO, "%s: %s%s fails with HIP's error %d.",
+                             names->library, names->prefix, calls[call], code);
+    return kvt__gds_fail(KVT__GDS_IO, code, code, "%s: %s%s", names->library, names->prefix,
+                         calls[call]);
 }

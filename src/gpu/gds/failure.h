@@ -5,9 +5,17 @@
 #ifndef KVT_GPU_GDS_FAILURE_H
 #define KVT_GPU_GDS_FAILURE_H
 
+#include <stdbool.h>
+
 #include "gpu/gds/abi.h"
 
 enum kvt__gds_kind { KVT__GDS_CUFILE, KVT__GDS_HIPFILE };
+
+/* The names of each library. */
+extern const struct kvt__gds_names {
+    const char *library; /* "libcufile" */
+    const char *prefix;  /* of the functions: "cuFile" */
+} kvt__gds_names[2];
 
 /* The layers in the order of dependency: each layer needs the layers above it in this list. */
 enum kvt__gds_layer {
@@ -30,6 +38,9 @@ const char *kvt__gds_layer_name(enum kvt__gds_layer layer);
 /* Return the layer's identifier in JSON, like "module". */
 const char *kvt__gds_layer_word(enum kvt__gds_layer layer);
 
+/* Convert a layer's identifier to the layer.  False: unknown word. */
+bool kvt__gds_layer_from_word(const char *word, enum kvt__gds_layer *out);
+
 /* The calls of the library that may fail with a status code. */
 enum kvt__gds_call {
     KVT__GDS_OPEN,
@@ -47,9 +58,12 @@ struct kvt__gds_failure {
 };
 struct kvt__gds_failure kvt__gds_failure(void);
 
-/* Record layer and code of a failure whose sentence kvt__fail() has recorded.  Return err, the
- * result of kvt__fail(). */
-int kvt__gds_fail(enum kvt__gds_layer layer, int code, int err);
+/* Record layer, code and sentence of a failure.  err, fmt: as in kvt__fail().  Return -err. */
+int kvt__gds_fail(enum kvt__gds_layer layer, int code, int err, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+/* Record layer and code of a failure whose sentence is recorded.  Return err, an -errno. */
+int kvt__gds_add_layer(enum kvt__gds_layer layer, int code, int err);
 
 /* Record the failure of a call of the library, with a sentence that names the library, the call,
  * the code and a remedy.  Return -errno. */

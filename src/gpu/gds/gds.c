@@ -58,21 +58,19 @@ check_modules(const struct kvt__gds_library *l)
 {
     if (l->kind != KVT__GDS_CUFILE || !access(MODULES, R_OK))
         return 0;
-    return kvt__gds_fail(KVT__GDS_MODULE, errno,
-                         kvt__fail(ENODEV, "libcufile: " MODULES " cannot be read, and "
-                                   "without this file cuFileDriverOpen never returns: use a "
-                                   "kernel with modules, and mount /proc."));
+    return kvt__gds_fail(KVT__GDS_MODULE, errno, ENODEV, "libcufile: " MODULES " cannot be read, "
+                         "and without this file cuFileDriverOpen never returns: use a kernel with "
+                         "modules, and mount /proc.");
 }
 
 static int
 refuse_compat(const struct kvt__gds_library *l)
 {
     l->driver_close();
-    return kvt__gds_fail(KVT__GDS_MODULE, KVT__GDS_NOT_OPEN,
-                         kvt__fail(ENODEV, "libcufile: only compat mode would work, a copy "
-                                   "through host memory that is slower than kvtier's: load "
-                                   "nvidia-fs, or for P2PDMA set allow_compat_mode to false "
-                                   "in cufile.json."));
+    return kvt__gds_fail(KVT__GDS_MODULE, KVT__GDS_NOT_OPEN, ENODEV, "libcufile: only compat "
+                         "mode would work, a copy through host memory that is slower than "
+                         "kvtier's: load nvidia-fs, or for P2PDMA set allow_compat_mode to false "
+                         "in cufile.json.");
 }
 
 /* Read the properties of the open driver: set g->max_request, and refuse a driver that has neither
@@ -119,9 +117,8 @@ open_locked(struct kvt__gds *g, enum kvt__gds_kind kind, bool p2pdma)
     if (status.code)
         return kvt__gds_fail_call(kind, KVT__GDS_OPEN, status);
     kvt__gds_version(l, version, sizeof version);
-    snprintf(g->name, sizeof g->name, "%s%s%s",
-             kind == KVT__GDS_CUFILE ? "libcufile" : "libhipfile", *version ? " " : "",
-             version);
+    snprintf(g->name, sizeof g->name, "%s%s%s", kvt__gds_names[kind].library,
+             *version ? " " : "", version);
     return read_properties(g, off);
 }
 
@@ -246,10 +243,8 @@ move_all(const struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer,
         if (got < 0)
             return (int)got;
         if ((size_t)got != n) /* the library repeats short requests: no more bytes follow */
-            return kvt__gds_fail(KVT__GDS_IO, EIO,
-                                 kvt__fail(EIO, "%s: %zd of %zu bytes were %s.",
-                                           file->gds->name, got, n,
-                                           to_file ? "written" : "read"));
+            return kvt__gds_fail(KVT__GDS_IO, EIO, EIO, "%s: %zd of %zu bytes were %s.",
+                                 file->gds->name, got, n, to_file ? "written" : "read");
     }
     return 0;
 }
@@ -263,14 +258,12 @@ kvt__gds_move(struct kvt__gds_file *file, const struct kvt__gds_buffer *buffer, 
 
     assert(!((at | bytes | (uint64_t)offset) & (KVT__GDS_ALIGN - 1)));
     if (!file->handle || !buffer->gds)
-        return kvt__gds_fail(KVT__GDS_IO, EBADF,
-                             kvt__fail(EBADF, "the file or the memory of the transfer is "
-                                       "not registered."));
+        return kvt__gds_fail(KVT__GDS_IO, EBADF, EBADF, "the file or the memory of the transfer "
+                             "is not registered.");
     if (__builtin_add_overflow(at, bytes, &end) || end > buffer->bytes ||
         __builtin_add_overflow(offset, bytes, &file_end))
-        return kvt__gds_fail(KVT__GDS_MEMORY, EFAULT,
-                             kvt__fail(EFAULT, "%zu bytes at %zu exceed the registered "
-                                       "memory of %zu bytes.", bytes, at, buffer->bytes));
+        return kvt__gds_fail(KVT__GDS_MEMORY, EFAULT, EFAULT, "%zu bytes at %zu exceed the "
+                             "registered memory of %zu bytes.", bytes, at, buffer->bytes);
     file->n_moves++;
     int err = move_all(file, buffer, at, bytes, offset, to_file);
     file->n_moves--;

@@ -12,12 +12,10 @@
 
 #include "base/error.h"
 
-static const struct vendor {
-    const char *prefix;
-    const char *names[2]; /* the second name is for an installation without the first */
-} vendors[] = {
-    [KVT__GDS_CUFILE] = { "cuFile", { "libcufile.so.0", "libcufile.so" } },
-    [KVT__GDS_HIPFILE] = { "hipFile", { "libhipfile.so.0", "libhipfile.so" } },
+/* The second name is for an installation without the first. */
+static const char *const file_names[][2] = {
+    [KVT__GDS_CUFILE] = { "libcufile.so.0", "libcufile.so" },
+    [KVT__GDS_HIPFILE] = { "libhipfile.so.0", "libhipfile.so" },
 };
 
 static void *
@@ -32,7 +30,7 @@ find(void *handle, const char *prefix, const char *name)
 static int
 find_functions(void *handle, struct kvt__gds_library *l)
 {
-    const char *prefix = vendors[l->kind].prefix;
+    const char *prefix = kvt__gds_names[l->kind].prefix;
     const struct {
         const char *name;
         void *to;
@@ -79,8 +77,8 @@ find_path(void *handle, const char *otherwise, char *out, size_t size)
 int
 kvt__gds_load(enum kvt__gds_kind kind, const char *file, struct kvt__gds_library *out)
 {
-    const struct vendor *vendor = &vendors[kind];
-    const char *name = file ? file : vendor->names[0];
+    const char *const *names = file_names[kind];
+    const char *name = file ? file : names[0];
     char why[256] = "";
 
     *out = (struct kvt__gds_library){ .kind = kind };
@@ -89,27 +87,26 @@ kvt__gds_load(enum kvt__gds_kind kind, const char *file, struct kvt__gds_library
         const char *said = dlerror(); /* the error for the first name, not for the second */
 
         snprintf(why, sizeof why, "%s", said ? said : "no reason given");
-        if (!strcmp(name, vendor->names[0]))
-            handle = dlopen(vendor->names[1], RTLD_NOW | RTLD_LOCAL);
+        if (!strcmp(name, names[0]))
+            handle = dlopen(names[1], RTLD_NOW | RTLD_LOCAL);
     }
     if (!handle)
-        return kvt__gds_fail(KVT__GDS_LIBRARY, ENODEV, kvt__fail(ENODEV,
-                             "%s cannot be loaded (%s): install %s, or name its directory "
-                             "in LD_LIBRARY_PATH.", vendor->names[0], why,
+        return kvt__gds_fail(KVT__GDS_LIBRARY, ENODEV, ENODEV, "%s cannot be loaded (%s): install "
+                             "%s, or name its directory in LD_LIBRARY_PATH.", names[0], why,
                              kind == KVT__GDS_CUFILE ? "cuFile, of the CUDA toolkit or "
-                             "PyPI's nvidia-cufile" : "hipFile, of ROCm 7.2 or later"));
+                             "PyPI's nvidia-cufile" : "hipFile, of ROCm 7.2 or later");
     find_path(handle, name, out->path, sizeof out->path);
     int err = find_functions(handle, out);
     if (!err)
         return 0; /* no dlclose(): the library's threads and tables would outlive the unload */
     dlclose(handle);
-    return kvt__gds_fail(KVT__GDS_LIBRARY, ENOSYS, err);
+    return kvt__gds_add_layer(KVT__GDS_LIBRARY, ENOSYS, err);
 }
 
 void
 kvt__gds_file_name(enum kvt__gds_kind kind, char *out, size_t size)
 {
-    const char *name = vendors[kind].names[0];
+    const char *name = file_names[kind][0];
     void *handle = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
 
     snprintf(out, size, "%s", name);

@@ -17,17 +17,6 @@
 
 #define MAX_KEY 4096
 
-bool
-kvt__gds_layer_from_word(const char *word, enum kvt__gds_layer *out)
-{
-    for (enum kvt__gds_layer i = 0; i < KVT__GDS_N_LAYERS; i++)
-        if (!strcmp(kvt__gds_layer_word(i), word)) {
-            *out = i;
-            return true;
-        }
-    return false;
-}
-
 static bool
 read_boot_id(char *out, size_t size)
 {

@@ -193,7 +193,7 @@ fill_result(struct helper *run, const struct kvt__gds_probe_params *params, bool
             int status, struct kvt__gds_finding *f)
 {
     if (run->has_result)
-        return f->layer ? kvt__gds_fail(f->layer, f->code, -ENODEV) : 0;
+        return f->layer ? kvt__gds_add_layer(f->layer, f->code, -ENODEV) : 0;
     const char *at = kvt__gds_layer_name(run->step);
     if (!ended)
         return set_failure(f, run->step,
@@ -277,5 +277,5 @@ kvt__gds_probe(const struct kvt__gds_probe_params *params, enum kvt__gds_kind ki
     if (!out->layer)
         return 0;
     kvt__set_why(out->text);
-    return kvt__gds_fail(out->layer, out->code, err);
+    return kvt__gds_add_layer(out->layer, out->code, err);
 }

@@ -69,7 +69,4 @@ bool kvt__gds_cache_read(const char *cache_dir, const char *key,
 void kvt__gds_cache_write(const char *cache_dir, const char *key,
                           const struct kvt__gds_finding *f);
 
-/* Convert a layer's identifier (kvt__gds_layer_word()) to the layer.  False: unknown word. */
-bool kvt__gds_layer_from_word(const char *word, enum kvt__gds_layer *out);
-
 #endif

@@ -315,7 +315,7 @@ select_library(struct gds_tier *t, const struct kvt__gpu *gpu)
     if (want->kind != kind && *want->required_by)
         return kvt__fail(ENODEV, "%s, and the KV cache is in memory of %s, which %s "
                          "reaches.", want->required_by, hip ? "HIP" : "CUDA",
-                         hip ? "hipFile" : "cuFile");
+                         kvt__gds_names[kind].prefix);
     want->kind = kind;
     return 0;
 }

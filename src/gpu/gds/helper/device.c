@@ -21,11 +21,10 @@ static int n_devices;
 static int
 fail(const char *call, int code)
 {
-    return kvt__gds_fail(KVT__GDS_GPU, code,
-                         kvt__fail(ENODEV, "%s: %s returns %d (%s): check that a GPU is "
-                                   "present, that this user and this container may use the "
-                                   "GPU, and that its driver is loaded.", library, call, code,
-                                   kvt__driver_error(&d, code)));
+    return kvt__gds_fail(KVT__GDS_GPU, code, ENODEV, "%s: %s returns %d (%s): check that a GPU is "
+                         "present, that this user and this container may use the GPU, and that "
+                         "its driver is loaded.", library, call, code,
+                         kvt__driver_error(&d, code));
 }
 
 static int
@@ -42,13 +41,11 @@ load(enum kvt__gpu_kind kind)
             snprintf(why, sizeof why, "%s", dlerror());
     }
     if (!handle)
-        return kvt__gds_fail(KVT__GDS_GPU, ENODEV,
-                             kvt__fail(ENODEV, "no GPU driver: %s cannot be loaded (%s).",
-                                       library, why));
+        return kvt__gds_fail(KVT__GDS_GPU, ENODEV, ENODEV, "no GPU driver: %s cannot be loaded "
+                             "(%s).", library, why);
     if (!kvt__driver_find(kind, &d) || !d.copies)
-        return kvt__gds_fail(KVT__GDS_GPU, ENOSYS,
-                             kvt__fail(ENOSYS, "%s has no function %s: it is another "
-                                       "version than kvtier knows.", library, d.missing));
+        return kvt__gds_fail(KVT__GDS_GPU, ENOSYS, ENOSYS, "%s has no function %s: it is another "
+                             "version than kvtier knows.", library, d.missing);
     return 0;
 }
 
@@ -64,7 +61,7 @@ enter(int ordinal)
     if (code)
         return fail("the creation of a context", code);
     int err = kvt__context_enter(&d, &context);
-    return err ? kvt__gds_fail(KVT__GDS_GPU, EIO, err) : 0;
+    return err ? kvt__gds_add_layer(KVT__GDS_GPU, EIO, err) : 0;
 }
 
 int
@@ -82,9 +79,8 @@ device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **
     if ((code = d.device_count(&n_devices)))
         return fail("the count of devices", code);
     if (ordinal >= n_devices)
-        return kvt__gds_fail(KVT__GDS_GPU, ENODEV,
-                             kvt__fail(ENODEV, "there is no GPU %d: the driver counts %d.", ordinal,
-                                       n_devices));
+        return kvt__gds_fail(KVT__GDS_GPU, ENODEV, ENODEV, "there is no GPU %d: the driver counts "
+                             "%d.", ordinal, n_devices);
     if ((err = enter(ordinal)))
         return err;
     if ((code = d.mem_alloc(&memory, bytes + ALIGN)))

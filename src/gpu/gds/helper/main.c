@@ -124,14 +124,12 @@ make_scratch(void)
     if (probe.fd >= 0)
         return 0;
     if (errno == EINVAL)
-        return kvt__gds_fail(KVT__GDS_FILE_SYSTEM, EINVAL,
-                             kvt__fail(EINVAL, "the file system does not support O_DIRECT."));
+        return kvt__gds_fail(KVT__GDS_FILE_SYSTEM, EINVAL, EINVAL, "the file system does not "
+                             "support O_DIRECT.");
     /* Name the directory, not the file with its random name: kvtier doctor merges equal messages of
      * several GPUs. */
-    return kvt__gds_fail(KVT__GDS_FILE_SYSTEM, errno,
-                         kvt__fail(errno, "make a file in %.*s",
-                                   (int)(strrchr(probe.scratch, '/') - probe.scratch),
-                                   probe.scratch));
+    return kvt__gds_fail(KVT__GDS_FILE_SYSTEM, errno, errno, "make a file in %.*s",
+                         (int)(strrchr(probe.scratch, '/') - probe.scratch), probe.scratch);
 }
 
 static int
@@ -151,8 +149,8 @@ compare(const unsigned char *sent, const unsigned char *got, const char *where)
 {
     if (!memcmp(sent, got, PROBE_BYTES))
         return 0;
-    return kvt__gds_fail(KVT__GDS_IO, EBADMSG,
-                         kvt__fail(EBADMSG, "the bytes %s differ from the written bytes.", where));
+    return kvt__gds_fail(KVT__GDS_IO, EBADMSG, EBADMSG, "the bytes %s differ from the written "
+                         "bytes.", where);
 }
 
 /* Test both directions.  sent, got: buffers of PROBE_BYTES with the alignment of O_DIRECT. */
@@ -165,8 +163,8 @@ write_and_read(unsigned char *sent, unsigned char *got)
     if (!err)
         err = kvt__gds_move(&probe.file, &probe.buffer, AT, PROBE_BYTES, OFFSET, true);
     if (!err && pread(probe.fd, got, PROBE_BYTES, OFFSET) != (ssize_t)PROBE_BYTES)
-        err = kvt__gds_fail(KVT__GDS_IO, EIO,
-                            kvt__fail(EIO, "the written bytes cannot be read from the file."));
+        err = kvt__gds_fail(KVT__GDS_IO, EIO, EIO, "the written bytes cannot be read from the "
+                            "file.");
     if (!err)
         err = compare(sent, got, "in the file");
     memset(got, 0, PROBE_BYTES);
@@ -185,8 +183,7 @@ transfer(void)
     unsigned char *sent = aligned_alloc(KVT__GDS_ALIGN, PROBE_BYTES);
     unsigned char *got = aligned_alloc(KVT__GDS_ALIGN, PROBE_BYTES);
     int err = sent && got ? write_and_read(sent, got)
-                          : kvt__gds_fail(KVT__GDS_HELPER, ENOMEM,
-                                          kvt__fail(ENOMEM, "the probe"));
+                          : kvt__gds_fail(KVT__GDS_HELPER, ENOMEM, ENOMEM, "the probe");
 
     free(sent);
     free(got);
