@@ -13,9 +13,10 @@ $(BUILD)/build.ninja:
 bench: all
 	$(BUILD)/kvtier-bench
 
-# All figures of bench/RESULTS.md: make bench-all -k.  The replay needs TRACE=FILE.
+# All figures of bench/RESULTS.md: make bench-all -k.  The replay needs TRACE=FILE, the comparison
+# with libraries ISAL=DIR, the sources of ISA-L_crypto.
 bench-all: bench bench-lookup bench-weights bench-vllm bench-lmcache bench-sharing \
-    bench-awscrt $(if $(TRACE),bench-replay)
+    bench-awscrt $(if $(TRACE),bench-replay) $(if $(ISAL),bench-libraries)
 
 bench-lookup: all
 	KVTIER_LIBRARY=$(BUILD)/libkvtier.so python3 bench/lookup-vllm.py --rounds 60
@@ -38,6 +39,9 @@ bench-awscrt: all
 	$(BUILD)/awscrt/bin/pip install -q -r bench/peers/awscrt-lmcache.txt
 	$(BUILD)/awscrt/bin/python bench/peers/awscrt-lmcache.py --rounds 1 \
 	    --kvtier-bench $(BUILD)/kvtier-bench
+
+bench-libraries:
+	bench/libraries/run "$(ISAL)"
 
 bench-replay: all
 	test -r "$(TRACE)" # make bench-replay TRACE=FILE
@@ -108,6 +112,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-all bench-awscrt bench-lmcache bench-lookup bench-replay bench-sharing \
+.PHONY: all bench bench-all bench-awscrt bench-libraries bench-lmcache bench-lookup bench-replay bench-sharing \
     bench-vllm bench-weights crash demo programs test test-all test-aarch64 vllm-versions e2e \
     lmcache s3 wheel-test deb deb-test mutants soak install clean

@@ -2,7 +2,20 @@
  *
  * Lanes of SHA-256 on x86-64: sixteen messages in the words of AVX-512 registers, or two messages
  * in turn with the SHA instructions, whose throughput is twice the throughput of a single
- * dependent chain.  Other processors have no lanes.  Any thread. */
+ * dependent chain.  Other processors have no lanes.  Any thread.
+ *
+ * No library replaces these lanes.  Nanoseconds for a leaf of 1033 bytes and for an identity of 49
+ * bytes, on an AMD EPYC with AVX-512 and SHA instructions (make bench-libraries):
+ *
+ *     lanes                             345   33
+ *     OpenSSL, a message at a time      625   52
+ *     ISA-L_crypto                      394   57
+ *     ISA-L_crypto without AVX-512      800   67    a pair of lanes: 350   36
+ *     OpenSSL without SHA instructions 2020  133
+ *
+ * The last row is for processors with AVX-512 and without SHA instructions, such as Intel's before
+ * Ice Lake.  Debian 12 has no package of ISA-L_crypto, which would add 91 KB; this file has
+ * 10 KB. */
 #include "key/sha256-many.h"
 
 #include <stdbool.h>

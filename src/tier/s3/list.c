@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Listings of the objects under the tier's prefix.  These functions block. */
+ * Listings of the objects under the tier's prefix.  These functions block.  A page is a call like
+ * any other (call.c), so libcurl would replace nothing here: signatures, retries, redirects and
+ * limits of the request rate belong to the call. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,16 @@
  *
  * The scanner.  A document is an error if elements are not nested, if the document ends early or
  * has several roots, and if the document has a type declaration, which could define entities.
- * Names and attributes are not checked. */
+ * Names and attributes are not checked.
+ *
+ * No library replaces the scanner (make bench-libraries):
+ *   - A store may list a key with a control character or with bytes that are not UTF-8.  Expat
+ *     refuses such a document, so a single foreign object would end each listing of the prefix.
+ *   - Expat needs 3.3 us for each object of a list, the scanner 2.1 us.
+ *   - Expat copies texts to the heap, so keys of STS would need an allocator that wipes memory.
+ *   - The wheel would contain 150 KB of expat and its security updates; the scanner has 4 KB.  A
+ *     reader over expat needs its own stack of elements, text buffers and limits, so half of the
+ *     scanner's lines would stay. */
 #include "tier/s3/xml-scan.h"
 
 #include <errno.h>

@@ -183,6 +183,9 @@ lists_are_read(void **state)
           "<a:Size><![CDATA[12]]></a:Size><a:Owner/><a:Tag x=\"1\"/></a:Contents\n>"
           "<a:CommonPrefixes/><a:EncodingType>url</a:EncodingType></a:ListBucketResult>\n"
           "<!-- end -->\n", 1, "ab+<&>c", 12, 0, "" },
+        /* Keys that XML 1.0 forbids: a control character, and bytes that are not UTF-8. */
+        { "<ListBucketResult><Contents><Key>a&#1;b\xff</Key><Size>1</Size></Contents>"
+          "</ListBucketResult>", 1, "a\x01" "b\xff", 1, 0, "" },
         { "<ListBucketResult/>", 0, "", 0, 0, "" },
     };
     struct seen seen;
