@@ -2,7 +2,10 @@
  *
  * The site's libhf3fs_api_shared.so, found by the dynamic loader.  The library is C++ and ends
  * the process where other libraries return an error, so kvtier checks the arguments first.  A
- * loaded library is never unloaded: its threads and tables outlive a dlclose(). */
+ * loaded library is never unloaded: its threads and tables outlive a dlclose().
+ *
+ * kvtier prefers the library to its own implementation (own.c), because the interface of 3FS is the
+ * library, not the protocol: the site's library belongs to the version of the site's daemon. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

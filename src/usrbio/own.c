@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvtier's own implementation of the ring protocol.  A forked child inherits neither shared
- * memory nor tables: calls with handles of the parent return -ESTALE in the child. */
+ * memory nor tables: calls with handles of the parent return -ESTALE in the child.
+ *
+ * This implementation is for hosts without the site's library: no known package contains
+ * libhf3fs_api_shared.so, and a build of the library needs the source tree of 3FS.  Unlike the
+ * library, this implementation needs no memory for each possible file, returns an error where the
+ * library ends the process, and measures deadlines with the monotonic clock. */
 #include "usrbio/own.h"
 
 #include <pthread.h>

@@ -2,7 +2,10 @@
  *
  * The enforcement of max_remote_size for all processes that store under one prefix.  A process that
  * has stored objects runs the thread "kvt-s3-clean".  The thread acquires the lease, lists all
- * objects, and deletes the oldest objects. */
+ * objects, and deletes the oldest objects.
+ *
+ * A bucket's own lifecycle rules cannot replace the thread: the rules delete objects by age, and
+ * max_remote_size promises a number of bytes.  A full bucket with a quota refuses new chunks. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
