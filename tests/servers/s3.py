@@ -39,11 +39,10 @@ BY_LONG_TERM_KEYS = ("CreateSession", "HeadBucket", "CreateBucket", "DeleteBucke
 class Server:
     def __init__(self, port=0, tls=False, tls_port=0, cert=None, key=None, state=None,
                  access="AKTEST", secret="SKTEST", region="us-east-1",
-                 domain="s3.localhost", buckets=("test",), min_part=5 << 20,
-                 session_seconds=300, delay_ms=0):
+                 domain="s3.localhost", buckets=("test",), session_seconds=300, delay_ms=0):
         self.faults = Faults()
         self.stats = s3_control.Stats()
-        self.objects = Objects(min_part, session_seconds)
+        self.objects = Objects(session_seconds)
         self.objects.now = self.now
         for name in buckets:
             self.objects.buckets[name] = Bucket(name)
@@ -374,7 +373,6 @@ def main():
     parser.add_argument("--secret", default="SKTEST")
     parser.add_argument("--region", default="us-east-1")
     parser.add_argument("--domain", default="s3.localhost")
-    parser.add_argument("--min-part", type=int, default=5 << 20, metavar="BYTES")
     parser.add_argument("--session-seconds", type=float, default=300)
     parser.add_argument("--delay-ms", type=float, default=0)
     words = vars(parser.parse_args())

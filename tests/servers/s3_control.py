@@ -11,7 +11,7 @@ JSON over HTTP:
   POST /sessions     {"expires_in"}: new lifetime of existing sessions
   POST /objects      {"bucket", "objects": [{"key", "size", "age_s"}]}: create objects of zero
                      bytes, without requests
-  GET /objects       {bucket: {key: {"size", "headers", "checksums"}}}, and uploads
+  GET /objects       {bucket: {key: {"size", "headers", "checksums"}}}
 """
 
 import hashlib
@@ -148,8 +148,7 @@ def show_objects(server):
         return {name: {
             "objects": {key: {"size": len(each.body), "headers": each.headers,
                               "checksums": each.checksums}
-                        for key, each in bucket.objects.items()},
-            "uploads": len(bucket.uploads)}
+                        for key, each in bucket.objects.items()}}
             for name, bucket in server.objects.buckets.items()}
 
 

@@ -30,17 +30,9 @@ class Object:
 
 
 @dataclass
-class Upload:
-    key: str
-    headers: dict
-    parts: dict = field(default_factory=dict)  # {number: (body, etag)}
-
-
-@dataclass
 class Bucket:
     name: str
     objects: dict = field(default_factory=dict)
-    uploads: dict = field(default_factory=dict)
 
     @property
     def express(self):
@@ -55,11 +47,10 @@ class Session:
 
 
 class Objects:
-    def __init__(self, min_part=5 << 20, session_seconds=300):
+    def __init__(self, session_seconds=300):
         self.lock = threading.RLock()
         self.buckets = {}
         self.sessions = {}  # {access key: Session}
-        self.min_part = min_part
         self.session_seconds = session_seconds
         self.region = "us-east-1"
         self.now = time.time
@@ -78,7 +69,7 @@ class Objects:
                           "implies functionality that is not implemented")
         if len(request.key.encode()) > 1024:
             raise Refused(400, "KeyTooLongError", "Your key is too long")
-        if request.operation in ("PutObject", "UploadPart"):  # without the lock
+        if request.operation == "PutObject":  # without the lock
             request.sums = check_digests(request, request.body)
             request.md5 = hashlib.md5(request.body).hexdigest()
         method = getattr(self, request.operation)
@@ -240,61 +231,6 @@ class Objects:
 
     def DeleteObject(self, bucket, request):
         bucket.objects.pop(request.key, None)
-        return Answer(204)
-
-    # Multipart
-
-    def upload(self, bucket, request):
-        upload = bucket.uploads.get(request.params["uploadId"])
-        if upload is None or upload.key != request.key:
-            raise Refused(404, "NoSuchUpload", "The specified upload does not exist.")
-        return upload
-
-    def CreateMultipartUpload(self, bucket, request):
-        number = secrets.token_urlsafe(16) + "+/=="
-        bucket.uploads[number] = Upload(request.key, stored_headers(request))
-        return Answer(200, {}, s3_xml.document("InitiateMultipartUploadResult", [
-            ("Bucket", bucket.name), ("Key", request.key), ("UploadId", number)]))
-
-    def UploadPart(self, bucket, request):
-        upload = self.upload(bucket, request)
-        number = request.params["partNumber"]
-        if not number.isdigit() or not 1 <= int(number) <= 10000:
-            raise Refused(400, "InvalidArgument", "Part number must be an integer between "
-                          "1 and 10000, inclusive")
-        upload.parts[int(number)] = request.body, request.md5
-        return Answer(200, {"ETag": f'"{request.md5}"', **{
-            CHECKSUM + name: value for name, value in request.sums.items()}})
-
-    def CompleteMultipartUpload(self, bucket, request):
-        upload = self.upload(bucket, request)
-        tree = s3_xml.parse(request.body, "CompleteMultipartUpload")
-        wanted = [(int(part.findtext("PartNumber", "0")),
-                   part.findtext("ETag", "").strip('"')) for part in tree.iter("Part")]
-        if not wanted or wanted != sorted(set(wanted)):
-            raise Refused(400, "InvalidPartOrder", "The list of parts was not in "
-                          "ascending order.")
-        for number, etag in wanted:
-            if upload.parts.get(number, (b"", None))[1] != etag:
-                raise Refused(400, "InvalidPart", "One or more of the specified parts "
-                              "could not be found.", PartNumber=number)
-            if number != wanted[-1][0] and len(upload.parts[number][0]) < self.min_part:
-                raise Refused(400, "EntityTooSmall", "Your proposed upload is smaller "
-                              "than the minimum allowed size", PartNumber=number)
-        self.check_condition(bucket, request)
-        body = b"".join(upload.parts[number][0] for number, _ in wanted)
-        request.folded.pop("content-md5", None)
-        sums = check_digests(request, body)
-        tags = hashlib.md5(b"".join(bytes.fromhex(etag) for _, etag in wanted))
-        etag, headers = self.put(bucket, request.key, body,
-                                 f"{tags.hexdigest()}-{len(wanted)}", upload.headers, sums)
-        del bucket.uploads[request.params["uploadId"]]
-        return Answer(200, headers, s3_xml.document("CompleteMultipartUploadResult", [
-            ("Bucket", bucket.name), ("Key", request.key), ("ETag", f'"{etag}"')]))
-
-    def AbortMultipartUpload(self, bucket, request):
-        self.upload(bucket, request)
-        del bucket.uploads[request.params["uploadId"]]
         return Answer(204)
 
 

@@ -23,19 +23,14 @@ OPERATIONS = [
     ("PUT", False, set(), "CreateBucket"),
     ("DELETE", False, set(), "DeleteBucket"),
     ("POST", False, {"delete"}, "DeleteObjects"),
-    ("PUT", True, {"partNumber", "uploadId"}, "UploadPart"),
     ("PUT", True, set(), "PutObject"),
     ("GET", True, set(), "GetObject"),
     ("HEAD", True, set(), "HeadObject"),
-    ("DELETE", True, {"uploadId"}, "AbortMultipartUpload"),
     ("DELETE", True, set(), "DeleteObject"),
-    ("POST", True, {"uploads"}, "CreateMultipartUpload"),
-    ("POST", True, {"uploadId"}, "CompleteMultipartUpload"),
 ]
 LIST_PARAMS = {"prefix", "max-keys", "continuation-token", "start-after", "encoding-type",
                "fetch-owner"}
-WRITES = {"PutObject", "DeleteObject", "DeleteObjects", "UploadPart",
-          "CreateMultipartUpload", "CompleteMultipartUpload", "AbortMultipartUpload"}
+WRITES = {"PutObject", "DeleteObject", "DeleteObjects"}
 
 
 def operation_of(request):

@@ -77,18 +77,6 @@ class Path(Case):
         self.assertEqual(sorted(each["Key"] for each in done["Deleted"]), names)
         self.assertNotIn("Contents", self.s3.list_objects_v2(Bucket="kv-cache"))
 
-    def test_parts(self):
-        where = {"Bucket": "kv-cache", "Key": "m"}
-        upload = self.s3.create_multipart_upload(**where)["UploadId"]
-        etags = [self.s3.upload_part(**where, UploadId=upload, PartNumber=n,
-                                     Body=body)["ETag"]
-                 for n, body in ((1, bytes(5 << 20)), (2, b"end"))]
-        self.s3.complete_multipart_upload(**where, UploadId=upload, MultipartUpload={
-            "Parts": [{"PartNumber": n + 1, "ETag": etag} for n, etag in enumerate(etags)]})
-        self.assertEqual(self.s3.head_object(**where)["ContentLength"], (5 << 20) + 3)
-        upload = self.s3.create_multipart_upload(**where)["UploadId"]
-        self.s3.abort_multipart_upload(**where, UploadId=upload)
-
 
 class Virtual(Path):
     style = "virtual"

@@ -207,47 +207,6 @@ class Listing(Case):
         self.assertEqual(self.pages(""), [[b"b", b"c"]])
 
 
-class Multipart(Case):
-    options = {"min_part": 5}
-
-    def start(self):
-        reply = self.check(200, None, "POST", "/kv/m?uploads", x_amz_meta_a="b")
-        upload = re.search(rb"<UploadId>(.*?)<", reply.body).group(1).decode()
-        return "uploadId=" + upload.replace("+", "%2B").replace("/", "%2F").replace(
-            "=", "%3D")
-
-    def finish(self, status, what, upload, *parts, **headers):
-        body = "".join(f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
-                       for number, etag in parts)
-        body = f"<CompleteMultipartUpload>{body}</CompleteMultipartUpload>".encode()
-        return self.check(status, what, "POST", "/kv/m?" + upload, body, **headers)
-
-    def part(self, upload, number, body):
-        return self.check(200, None, "PUT", f"/kv/m?partNumber={number}&{upload}", body,
-                          x_amz_checksum_crc32c=checksums.checksum("crc32c", body)
-                          ).headers["etag"]
-
-    def test_an_object_of_parts(self):
-        upload = self.start()
-        parts = [(n, self.part(upload, n, b"part%d" % n)) for n in (1, 2, 3)]
-        self.finish(400, "InvalidPart", upload, (1, '"0"'))
-        self.finish(400, "InvalidPartOrder", upload, *reversed(parts))
-        reply = self.finish(200, None, upload, *parts, if_none_match="*")
-        self.assertIn(b"-3&quot;</ETag>", reply.body)
-        got = self.check(200, None, "GET", "/kv/m")
-        self.assertEqual((got.body, got.headers["x-amz-meta-a"]),
-                         (b"part1part2part3", "b"))
-        self.finish(404, "NoSuchUpload", upload, *parts)
-
-    def test_small_parts_and_aborts(self):
-        upload = self.start()
-        parts = [(n, self.part(upload, n, b"x")) for n in (1, 2)]
-        self.finish(400, "EntityTooSmall", upload, *parts)
-        self.check(204, None, "DELETE", "/kv/m?" + upload)
-        self.check(404, "NoSuchUpload", "DELETE", "/kv/m?" + upload)
-        self.assertFalse(self.server.objects.buckets["kv"].uploads)
-
-
 class Judgement(Case):
     def test_wrong_secret_and_access_key(self):
         self.client = self.connect(secret="wrong")
