@@ -322,8 +322,7 @@ cli_config_memory(const struct kvt_config_sources *sources,
     char *text = kvt_config_json(config);
     json_t *all = text ? json_loads(text, 0, NULL) : NULL;
     kvt_free(text);
-    if (all && has(all, "hf3fs"))
-        n.hf3fs_bytes = kvt_hf3fs_shared_bytes(config);
+    n.hf3fs_bytes = kvt_config_shm_bytes(config);
     kvt_config_free(config);
     if (!all)
         return -ENOMEM;

@@ -129,9 +129,9 @@ KVT_API void kvt_config_free(struct kvt_config *config);
  * failed. */
 KVT_API char *kvt_config_json(const struct kvt_config *config);
 
-/* Return the bytes of /dev/shm that each worker shares with the daemon of 3FS if a tier of the
- * configuration is in 3FS. */
-KVT_API uint64_t kvt_hf3fs_shared_bytes(const struct kvt_config *config);
+/* Return the bytes of /dev/shm that each worker allocates for the configured storage, for example
+ * the memory that the worker shares with the daemon of 3FS.  0: none. */
+KVT_API uint64_t kvt_config_shm_bytes(const struct kvt_config *config);
 
 /* Free memory that kvtier allocated for the caller.  NULL is allowed. */
 KVT_API void kvt_free(void *p);

@@ -120,3 +120,33 @@ kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx)
 
     return err || checks.n ? err : kvt__fail(ENOENT, "no storage is configured");
 }
+
+/* ------------------------------------------------------------------------- memory */
+
+struct shm_need {
+    const struct kvt_config *config;
+    uint64_t bytes;
+};
+
+/* Tiers of a kind share their memory, so the largest need counts. */
+static int
+find_shm_need(void *ctx, const struct kvt__storage *storage)
+{
+    struct shm_need *need = ctx;
+    struct kvt__tier_params params = { .config = need->config, .name = storage->name,
+                                       .url = storage->url };
+    uint64_t bytes = kvt__tier_shm_bytes(&params);
+
+    if (bytes > need->bytes)
+        need->bytes = bytes;
+    return 0;
+}
+
+uint64_t
+kvt_config_shm_bytes(const struct kvt_config *config)
+{
+    struct shm_need need = { config, 0 };
+
+    (void)kvt__each_storage(config, find_shm_need, &need); /* stops at an invalid storage */
+    return need.bytes;
+}

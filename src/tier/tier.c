@@ -212,6 +212,16 @@ kvt__tier_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, vo
         ops->check(&with_rest, fn, ctx);
 }
 
+uint64_t
+kvt__tier_shm_bytes(const struct kvt__tier_params *params)
+{
+    struct kvt__tier_params with_rest = *params;
+    int err;
+    const struct kvt__tier_ops *ops = find(&with_rest, &err);
+
+    return ops && ops->shm_bytes ? ops->shm_bytes(params->config) : 0;
+}
+
 /* ------------------------------------------------------------------ transfers */
 
 void

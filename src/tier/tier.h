@@ -142,6 +142,9 @@ struct kvt__tier_ops {
      * fn, on the calling thread.  The check may store a file or object, which the check deletes.
      * NULL: only open() reports a failure, the first one. */
     void (*check)(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx);
+    /* Return the bytes of /dev/shm that a worker allocates for all its tiers of this kind.  NULL:
+     * none. */
+    uint64_t (*shm_bytes)(const struct kvt_config *config);
     /* Make operations in flight end soon and later operations end at once, with
      * -ECANCELED.  Must not block.  Default: do nothing, because operations always end soon. */
     void (*stop)(struct kvt__tier *tier);
@@ -251,6 +254,9 @@ int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out
  * or the tier has no check(). */
 void kvt__tier_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn,
                      void *ctx);
+
+/* Return ops->shm_bytes() of the tier for a URL; 0 if the URL is invalid. */
+uint64_t kvt__tier_shm_bytes(const struct kvt__tier_params *params);
 
 /* End an operation: set op->error and call op->on_done.  err: 0, or -errno, whose sentence is in
  * kvt__why() of this thread. */

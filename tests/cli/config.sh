@@ -146,6 +146,9 @@ expect 1 config check --tp 1024 --json 3fs.yaml
 json
 has out '"shared_bytes": 214984425472'
 has out '"key": "hf3fs_iov_size"'
+sed -i 's/"hf3fs.primary"/"hf3fs.primary", "hf3fs.other"/' 3fs.yaml
+"$kvtier" config check --json 3fs.yaml >out
+has out '"shared_bytes": 209945728' # one region for both plug-ins
 # a /dev/shm without limit, and a small /dev/shm as in a container, if this process may mount a
 # tmpfs
 if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then

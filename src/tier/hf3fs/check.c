@@ -12,7 +12,6 @@
 #include <sys/statvfs.h>
 
 #include "conf/conf.h"
-#include "kvtier.h"
 #include "mem/numa.h"
 #include "tier/hf3fs/hf3fs.h"
 #include "usrbio/own.h"
@@ -125,9 +124,10 @@ check_node(const struct checks *checks)
                "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_current_node());
 }
 
-/* The bytes are the region, and pairs of rings.  With groups, the number of rings doubles. */
+/* The bytes are the region, and pairs of rings.  With groups, the number of rings doubles.  The
+ * tiers of one mount share both; a second mount is not counted. */
 uint64_t
-kvt_hf3fs_shared_bytes(const struct kvt_config *config)
+kvt__hf3fs_shm_bytes(const struct kvt_config *config)
 {
     uint64_t rings = 2 * (uint64_t)config->hf3fs_io_thread_num *
                      (config->hf3fs_io_depth > 0 ? 2 : 1);
@@ -139,7 +139,7 @@ kvt_hf3fs_shared_bytes(const struct kvt_config *config)
 static void
 check_memory(const struct checks *checks)
 {
-    double need = (double)kvt_hf3fs_shared_bytes(checks->params->config);
+    double need = (double)kvt__hf3fs_shm_bytes(checks->params->config);
     struct statvfs shm;
 
     if (statvfs("/dev/shm", &shm)) {

@@ -318,6 +318,7 @@ const struct kvt__tier_ops kvt__tier_hf3fs = {
     .name = "hf3fs",
     .open = hf3fs_open,
     .check = kvt__hf3fs_check,
+    .shm_bytes = kvt__hf3fs_shm_bytes,
     .stop = hf3fs_stop,
     .close = hf3fs_close,
     KVT__FILES_OPS,

@@ -25,6 +25,9 @@ int kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *pa
 
 /* ------------------------------------------------------------------- check.c */
 
+/* The row `shm_bytes` of the tier: the memory that is shared with the daemon. */
+uint64_t kvt__hf3fs_shm_bytes(const struct kvt_config *config);
+
 /* The row `check` of the tier: report each requirement of the directories to fn. */
 void kvt__hf3fs_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn,
                       void *ctx);
