@@ -49,8 +49,8 @@ bench-replay: all
 	$(BUILD)/kvtier replay --scale 1024 --set remote_url=fs://$$dir \
 	    --set max_local_cpu_size=0.25 --set max_remote_size=2 --json "$(TRACE)"
 
-demo: programs
-	python3 demo/demo.py
+demo:
+	./demo.sh
 
 # Build the library, the command and the programs of the demo, not the test programs.
 # usrbiod needs cmocka and libfuse.

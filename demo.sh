@@ -7,12 +7,9 @@
 # wheel.  ./demo.sh --help lists the options.
 set -eu
 cd "$(dirname "$0")"
+command -v python3 >/dev/null || scripts/install-deps
 case " $* " in
 *' --help '* | *' -h '*) exec python3 demo/demo.py --help ;;
 *' --wheel '*) exec python3 demo/wheel.py "$@" ;;
 esac
-scripts/install-deps
-echo "Building kvtier ..." >&2
-make -s programs >build.log 2>&1 || { cat build.log >&2; exit 3; }
-rm -f build.log
 exec python3 demo/demo.py "$@"

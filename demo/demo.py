@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import json
 import os
+import platform
 import shutil
 import signal
 import statistics
@@ -41,6 +42,43 @@ NEW_TOKENS = 32
 TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
 BYTES_READ = "vllm:kvtier_load_bytes_total"
 PLACES = {"fs": lambda: None, "s3": Bucket, "3fs": Mount, "gds": Paths}
+
+# Steps on a machine with two cores: text, seconds with AVX-512, seconds without AVX-512, and
+# what the first run on a machine takes more.
+FIRST_STEPS = [
+    ("installing packages of Debian", 1, 1, "93 MB of downloads"),
+    ("building kvtier", 0.2, 0.2, "40 s of CPU time"),
+]
+VLLM_STEPS = [
+    ("installing vLLM", 0.3, 0.3, "0.8 to 4 GB of downloads"),
+    ("making the model", 0.0, 0.0, "6 s of CPU time"),
+    ("starting the first vLLM server", 30, 30, None),
+    ("warming the first server up with another text", 2, 5, None),
+    ("sending the text: nothing is stored", 4.5, 24, None),
+    ("sending the text: in vLLM's own memory", 1, 1, None),
+    ("waiting until everything is stored", 1.6, 1.6, None),
+    ("stopping the first vLLM server", 2, 2, None),
+    ("dropping this host's caches of the store", 0.1, 0.1, None),
+    ("starting the second vLLM server", 30, 30, None),
+    ("warming the second server up with another text", 2, 5, None),
+    ("sending the text: stored by the first server", 1, 1, None),
+    ("sending the text: in vLLM's own memory", 1, 1, None),
+    ("stopping the second vLLM server", 2, 2, None),
+]
+REPLAY_STEPS = [("replaying 60 requests of a trace, twice", 10, 10, None)]
+
+
+def lacks_avx512():
+    """Return True if vLLM emulates bfloat16 on this CPU, which takes 20 times as long."""
+    with open("/proc/cpuinfo") as f:
+        return platform.machine() == "x86_64" and " avx512f " not in f.read()
+
+
+def announce(steps):
+    slow = lacks_avx512()
+    progress.announce("two cores without AVX-512" if slow else "two cores with AVX-512",
+                      [progress.Step(text, without if slow else with_it, first)
+                       for text, with_it, without, first in steps])
 
 
 def parse_arguments():
@@ -84,6 +122,7 @@ class Demo:
         self.store = os.path.abspath(
             args.store_dir or os.path.join(directory, "store"))
         self.log = os.path.join(directory, "vllm.log")
+        self.dtype = "float32" if lacks_avx512() and not args.model else "bfloat16"
         self.prompt = None
         self.start_s = []
 
@@ -102,7 +141,7 @@ class Demo:
         return Server(
             self.python, self.model, self.log,
             self.args.kv_transfer_config or workplace.transfer_config(),
-            ["--max-model-len", str(self.max_model_len())], env)
+            ["--max-model-len", str(self.max_model_len()), "--dtype", self.dtype], env)
 
     def max_model_len(self):
         with open(os.path.join(self.model, "config.json")) as f:
@@ -118,7 +157,7 @@ class Demo:
             server.start()
         self.start_s.append(round(server.start_s, 2))
         try:
-            with progress.step("warming it up with another text"):
+            with progress.step(f"warming the {which} server up with another text"):
                 tokens = server.tokenize(workplace.read_text("warmup.txt"))
                 server.complete(tokens, NEW_TOKENS)
             if self.prompt is None:
@@ -132,21 +171,19 @@ class Demo:
                 server.stop()
 
     def ask(self, server, what):
-        text = f"sending {len(self.prompt)} tokens, {what}"
-        with progress.step(text):
+        with progress.step(f"sending the text: {what}"):
             return server.complete(self.prompt, NEW_TOKENS)
 
     def first_server(self):
         with self.running("first") as server:
-            cold = self.ask(server, "cold")
-            oracle = self.ask(server, "now in vLLM's own memory")
+            cold = self.ask(server, "nothing is stored")
+            oracle = self.ask(server, "in vLLM's own memory")
             with progress.step("waiting until everything is stored"):
                 files, size = self.wait_until_stored()
-        if self.place:
-            with progress.step("forgetting what this host knows of the store"):
+        with progress.step("dropping this host's caches of the store"):
+            if self.place:
                 self.place.forget()
-        else:
-            with progress.step("dropping the store from the page cache"):
+            else:
                 workplace.drop_page_cache(self.store)
         return cold, oracle, files, size
 
@@ -169,7 +206,7 @@ class Demo:
                 size = int(after[BYTES_READ] - before[BYTES_READ])
             elif not self.args.kv_transfer_config:
                 raise ServerError(f"vLLM's metrics have no {BYTES_READ}")
-            floor = self.ask(server, "now in vLLM's own memory")
+            floor = self.ask(server, "in vLLM's own memory")
         return warm, floor, found, size
 
     def run(self):
@@ -190,6 +227,7 @@ class Demo:
             "store_files": files,
             "store_bytes": size,
             "model": self.args.model or "small random Llama, 42 M weights",
+            "dtype": self.dtype,
         }
 
 
@@ -242,10 +280,6 @@ def replay_table(result):
 def replay(args, place):
     """Run the demo on the C engine alone: replay a trace of requests, without a model."""
     kvtier = os.path.join(workplace.REPOSITORY, "build", "kvtier")
-    if not os.path.exists(kvtier):
-        print(f"demo.sh: {kvtier} is not there: run make first",
-              file=sys.stderr)
-        return 3
     with contextlib.ExitStack() as cleanup:
         store = args.store_dir or cleanup.enter_context(
             tempfile.TemporaryDirectory(prefix="demo-",
@@ -276,12 +310,10 @@ def write_json(args, result):
 
 
 def with_vllm(args, place):
-    python = workplace.vllm_python()
-    if args.model:
-        model = os.path.abspath(args.model)
-    else:
-        with progress.step("making the model, unless it is there already"):
-            model = workplace.small_model(python)
+    with progress.step("installing vLLM"):
+        python = workplace.vllm_python()
+    with progress.step("making the model"):
+        model = os.path.abspath(args.model) if args.model else workplace.small_model(python)
     directory = tempfile.mkdtemp(prefix="demo-",
                                  dir=workplace.cache_directory())
     keep = args.keep
@@ -302,6 +334,19 @@ def with_vllm(args, place):
     return 0 if result["outputs_equal"] else 1
 
 
+def install():
+    """Install kvtier's dependencies and build kvtier."""
+    with progress.step("installing packages of Debian"):
+        done = subprocess.run(["scripts/install-deps"], cwd=workplace.REPOSITORY)
+    if done.returncode:
+        raise workplace.Unavailable("the packages cannot be installed here: see above")
+    with progress.step("building kvtier"):
+        done = subprocess.run(["make", "-s", "programs"], cwd=workplace.REPOSITORY, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise workplace.Unavailable(f"kvtier cannot be built here:\n{done.stdout}")
+
+
 def show(args, place):
     if args.no_vllm:
         return replay(args, place)
@@ -311,6 +356,7 @@ def show(args, place):
         print(f"demo.sh: {e}\n"
               "demo.sh: showing the same through the C engine, without vLLM",
               file=sys.stderr)
+        announce(REPLAY_STEPS)
         return replay(args, place)
 
 
@@ -332,7 +378,12 @@ def main():
               "--kv-transfer-config", file=sys.stderr)
         return 2
     place = PLACES[args.store]()
+    announce([*FIRST_STEPS, *([(place.begin, 1, 1, None)] if place else []),
+              *(REPLAY_STEPS if args.no_vllm else VLLM_STEPS)])
+    if lacks_avx512() and not (args.no_vllm or args.model):
+        progress.note("The model computes in float32: without AVX-512 vLLM emulates bfloat16.\n")
     try:
+        install()
         if place:
             with progress.step(place.begin):
                 place.start()

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the current step and its duration, on a terminal and in a log.
+"""Announce the steps of a run; print the current step and its duration, on a terminal and in
+a log.
 
 A second thread updates the seconds while a step runs.
 """
+import collections
 import contextlib
 import sys
 import threading
@@ -10,10 +12,26 @@ import time
 
 QUIET_PERIOD_S = 20
 
+# seconds: on an earlier run; first_time: what the first run on a machine takes more, or None
+Step = collections.namedtuple("Step", "text seconds first_time", defaults=[None])
+announced = set()
+
+
+def announce(machine, steps):
+    """Print the steps to come, with the seconds of each step on an earlier run on `machine`."""
+    print(f"Steps, and about how many seconds each step took on {machine}:", file=sys.stderr)
+    for text, seconds, first_time in steps:
+        more = f" (the first time: {first_time})" if first_time else ""
+        print(f"  {seconds:6.1f}  {text}{more}", file=sys.stderr)
+    print(f"  {sum(step.seconds for step in steps):6.1f}  in all\n", file=sys.stderr, flush=True)
+    announced.update(step.text for step in steps)
+
 
 @contextlib.contextmanager
 def step(text):
-    """Print `text`, and the elapsed seconds until the block ends."""
+    """Print `text`, an announced step, and the elapsed seconds until the block ends."""
+    if text not in announced:
+        raise ValueError(f"the step '{text}' was not announced")
     terminal = sys.stderr.isatty()
     began = time.monotonic()
     ended = threading.Event()

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Build the packages, install them apart from this machine, and use them.
+"""Build the packages, install the packages apart from this machine, and use them.
 
+demo   ./demo.sh --no-vllm: builds kvtier and replays a trace
 wheel  ./demo.sh --wheel: scripts/make-wheel, a virtual environment without a compiler
 deb    scripts/make-deb, lintian, dpkg --root
 
@@ -15,7 +16,8 @@ import sys
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TESTS = {"wheel": ["sh", "-c", "scripts/wheel-env || exit 77; ./demo.sh --wheel"],
+TESTS = {"demo": ["./demo.sh", "--no-vllm"],
+         "wheel": ["sh", "-c", "scripts/wheel-env || exit 77; ./demo.sh --wheel"],
          "deb": ["sh", "tests/package/deb.sh"]}
 SKIP = 77
 
