@@ -26,7 +26,7 @@ parse(const char *text)
     struct kvt__space space;
     struct kvt__hash hash;
 
-    if (printed && !kvt__space_of(text, &space, &hash))
+    if (printed && !kvt__space_from_key(text, &space, &hash))
         expect(!kvt__space_key(space.text, &hash, printed, KVT__KEY_TEXT_MAX + 1) &&
                !strcmp(printed, text));
     free(printed);

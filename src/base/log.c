@@ -104,7 +104,7 @@ kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
 }
 
 bool
-kvt__log_has(enum kvt_log_level level)
+kvt__log_is_enabled(enum kvt_log_level level)
 {
     level_from_environment();
     return (int)level <= __atomic_load_n(&sink.max_level, __ATOMIC_RELAXED);
@@ -116,7 +116,7 @@ kvt__log(enum kvt_log_level level, const char *fmt, ...)
     char line[1024];
     va_list ap;
 
-    if (!kvt__log_has(level))
+    if (!kvt__log_is_enabled(level))
         return;
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);

@@ -14,7 +14,7 @@ void kvt__log(enum kvt_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Return true if lines of the level are logged.  For callers whose arguments cost time. */
-bool kvt__log_has(enum kvt_log_level level);
+bool kvt__log_is_enabled(enum kvt_log_level level);
 
 /* Log a line at most once in this process, for this place in the source. */
 #define KVT__LOG_ONCE(level, ...)                                              \

@@ -78,7 +78,7 @@ struct kvt__storage_setting {
     const char *location; /* LMCache's name */
     const char *value;    /* the part of the URL behind the scheme; NULL: not configured */
     double limit_gib;     /* 0: not set */
-    bool of_each;         /* the limit applies to each worker separately */
+    bool is_per_worker;   /* the limit applies to each worker separately */
 };
 
 /* Fill *out with the i-th storage setting.  Return false if i is too large. */

@@ -77,7 +77,7 @@ describe(struct kvt__call *call, const struct kvt_group_io *ios)
         part->group = io->group;
         part->n_chunks = io->n_chunks;
         part->first_item = (size_t)(item - call->items);
-        part->broken_at = UINT32_MAX;
+        part->first_failed = UINT32_MAX;
         if (call->kind->has_blocks && io->n_blocks)
             memcpy(blocks, io->blocks, io->n_blocks * sizeof *blocks);
         for (uint32_t c = 0; c < io->n_chunks; c++, item++) {
@@ -121,7 +121,7 @@ kvt__call_new(struct kvt_engine *engine, const struct kvt__call_kind *kind,
     call->engine = engine;
     call->kind = kind;
     call->refs = 1;
-    call->until_ns = kvt__now_ns() + engine->load_timeout_ns;
+    call->deadline_ns = kvt__now_ns() + engine->load_timeout_ns;
     call->n_parts = n_ios;
     call->n_items = n_items;
     call->parts = calloc(n_ios ? n_ios : 1, sizeof *call->parts);

@@ -18,7 +18,7 @@ struct kvt__part {
     uint32_t n_chunks;
     size_t first_item;
     struct kvt__space space;    /* space with the request's tags; unused without tags */
-    _Atomic uint32_t broken_at; /* load: number of the first failed chunk */
+    _Atomic uint32_t first_failed; /* load: number of the first failed chunk */
 };
 
 /* A chunk of a call. */
@@ -50,7 +50,7 @@ struct kvt__call {
     struct kvt_engine *engine;
     const struct kvt__call_kind *kind;
     atomic_int refs;  /* a reference of the caller, and of each item before kvt__item_end() */
-    int64_t until_ns; /* deadline of loads and prefetches */
+    int64_t deadline_ns; /* deadline of loads and prefetches */
     uint32_t epoch;   /* epoch of the engine at the begin of a store */
     size_t n_parts, n_items;
     struct kvt__part *parts;

@@ -107,7 +107,7 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
         return err;
     e->memory_bytes = memory.limit_bytes;
     e->reads_ahead = params->config->enable_async_loading;
-    e->waits = e->reads_ahead || kvt__store_traits(e->store)->multi_host;
+    e->lookups_wait = e->reads_ahead || kvt__store_traits(e->store)->multi_host;
     return 0;
 }
 
@@ -142,8 +142,8 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
 static void
 start_waiting(struct kvt_engine *e)
 {
-    kvt__loads_pump(e);
-    kvt__prefetches_pump(e);
+    kvt__start_waiting_loads(e);
+    kvt__start_waiting_prefetches(e);
 }
 
 /* Initialise the locks and lists, so that free_engine() works. */

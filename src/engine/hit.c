@@ -247,7 +247,7 @@ kvt__hit_begin_leases(struct kvt_seq *seq, size_t n)
             return kvt__fail(ENOMEM, "kvt_engine_lookup");
     }
     /* If chunks are read first, the caller gets the hit at most load_timeout_ns later. */
-    p->lease_until_ns = kvt__now_ns() + e->lease_ns + (e->waits ? e->load_timeout_ns : 0);
+    p->lease_until_ns = kvt__now_ns() + e->lease_ns + (e->lookups_wait ? e->load_timeout_ns : 0);
     return 0;
 }
 

@@ -98,8 +98,8 @@ note_end(struct kvt__item *item, int status)
     assert(load->n_left && (!load->done || load->closed));
     if (!load->closed)
         item->status = status;
-    if (status && item->chunk < item->part->broken_at)
-        item->part->broken_at = item->chunk;
+    if (status && item->chunk < item->part->first_failed)
+        item->part->first_failed = item->chunk;
     load->n_left--;
     finish_if_due_locked(load);
     bool last = !load->n_left;
@@ -298,12 +298,12 @@ kvt__load_wants(const struct kvt__store_req *req)
 
     return !atomic_load(&item->call->engine->calls.stopping) &&
            !atomic_load(&load_of(item)->closed) &&
-           item->chunk <= atomic_load(&item->part->broken_at);
+           item->chunk <= atomic_load(&item->part->first_failed);
 }
 
-/* Find memory for an item: the slot in host memory that holds the chunk, or an empty slot. */
+/* Acquire a slot for an item: the chunk itself in host memory, or an empty slot. */
 static bool
-find_slot_locked(struct kvt_engine *e, struct kvt__item *item)
+acquire_slot_locked(struct kvt_engine *e, struct kvt__item *item)
 {
     if (!item->from_storage && kvt__store_acquire_chunk(e->store, &item->req))
         return true;
@@ -325,7 +325,7 @@ take_waiting(struct kvt_engine *e, uint64_t *short_of)
     *short_of = 0;
     pthread_mutex_lock(&e->calls.lock);
     struct kvt__item *item = e->calls.loads.first;
-    if (item && kvt__load_wants(&item->req) && !find_slot_locked(e, item)) {
+    if (item && kvt__load_wants(&item->req) && !acquire_slot_locked(e, item)) {
         *short_of = e->calls.n_reading ? 0 : item->req.bytes;
         item = NULL;
     }
@@ -337,14 +337,14 @@ take_waiting(struct kvt_engine *e, uint64_t *short_of)
 }
 
 void
-kvt__loads_pump(struct kvt_engine *engine)
+kvt__start_waiting_loads(struct kvt_engine *engine)
 {
     struct kvt__item *item;
     uint64_t short_of;
 
     for (;;) {
         item = take_waiting(engine, &short_of);
-        if (!item && (!short_of || !kvt__store_reclaim(engine->store, short_of)))
+        if (!item && (!short_of || !kvt__store_evict_memory(engine->store, short_of)))
             break;
         if (!item)
             continue;

@@ -30,7 +30,7 @@ set_deadline(struct kvt_load *load)
 {
     atomic_fetch_add(&load->call.refs, 1);
     load->deadline.run = kvt__load_on_deadline;
-    load->deadline.at_ns = load->call.until_ns;
+    load->deadline.at_ns = load->call.deadline_ns;
     kvt__timer_set(load->call.engine->exec, &load->deadline);
 }
 

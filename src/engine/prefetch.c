@@ -18,7 +18,7 @@ is_wanted(const struct kvt__store_req *req)
 {
     const struct kvt__call *call = ((const struct kvt__item *)req)->call;
 
-    return !atomic_load(&call->engine->calls.stopping) && kvt__now_ns() < call->until_ns;
+    return !atomic_load(&call->engine->calls.stopping) && kvt__now_ns() < call->deadline_ns;
 }
 
 /* Remove an item from the list reading_ahead. */
@@ -43,7 +43,7 @@ on_read(struct kvt__store_req *req)
     if (!req->error.code) {
         struct kvt__chunk_key key = kvt__request_key(req);
 
-        kvt__store_hold(e->store, &key, kvt__now_ns() + kvt__patience_ns(e));
+        kvt__store_protect(e->store, &key, kvt__now_ns() + kvt__arrival_time_ns(e));
         kvt__count(&e->counters, KVT__N_prefetch_chunks, 1);
         kvt__count(&e->counters, KVT__N_load_bytes, req->slot.bytes);
     } else if (req->error.code == -EBADMSG) {
@@ -94,7 +94,7 @@ take_waiting(struct kvt_engine *e)
 }
 
 void
-kvt__prefetches_pump(struct kvt_engine *engine)
+kvt__start_waiting_prefetches(struct kvt_engine *engine)
 {
     struct kvt__item *item;
 
@@ -123,7 +123,7 @@ kvt__prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios, size_t 
     for (size_t i = 0; i < call->n_items; i++)
         kvt__queue_push(&engine->calls.prefetches, &call->items[i]);
     pthread_mutex_unlock(&engine->calls.lock);
-    kvt__prefetches_pump(engine);
+    kvt__start_waiting_prefetches(engine);
     kvt__call_unref(call);
     return 0;
 }

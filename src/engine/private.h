@@ -76,8 +76,8 @@ struct kvt_engine {
     size_t transfer_bytes;  /* bytes of the pool that are reserved for transfers */
     size_t memory_bytes;    /* bytes of each worker's pool in which chunks stay; 0: none */
     bool reads_ahead;       /* enable_async_loading is set and memory_bytes > 0 */
-    bool waits;             /* lookups may wait until chunks are in host memory */
-    _Atomic int64_t arrived_ns; /* time of the last arrival of a chunk for a lookup */
+    bool lookups_wait;      /* lookups may wait until chunks are in host memory */
+    _Atomic int64_t last_arrival_ns; /* time of the last arrival of a chunk for a lookup */
     const char *gpu_copies; /* setting gpu_copies, static storage; NULL: auto */
     struct kvt__gpu *gpu; /* GPU that holds the KV; NULL: the KV is in host memory */
     uint32_t memory;      /* enum kvt_memory of the views */
@@ -185,17 +185,18 @@ kvt__view_blocks(const struct kvt__view *view, uint32_t n_tokens)
     return (n_tokens + view->block_tokens - 1) / view->block_tokens;
 }
 
-/* Return the time in which an expected chunk usually arrives, and the scheduler leases the chunk:
- * prefetched chunks are protected so long, and kvt_engine_wanted() repeats a chunk later. */
+/* Return the usual time from the request of a prefetch to the lease of the chunk by the scheduler.
+ * A prefetched chunk is protected for this time, and kvt_engine_wanted() returns a chunk again
+ * after this time. */
 static inline int64_t
-kvt__patience_ns(const struct kvt_engine *engine)
+kvt__arrival_time_ns(const struct kvt_engine *engine)
 {
     return engine->lookup_timeout_ns / 4;
 }
 
 /* Start waiting loads, or waiting prefetches, while slots are free.  Takes calls.lock. */
-void kvt__loads_pump(struct kvt_engine *engine);
-void kvt__prefetches_pump(struct kvt_engine *engine);
+void kvt__start_waiting_loads(struct kvt_engine *engine);
+void kvt__start_waiting_prefetches(struct kvt_engine *engine);
 
 /* As kvt_engine_prefetch(), without a check of the arguments; the groups need no view. */
 int kvt__prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios, size_t n_ios);

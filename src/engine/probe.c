@@ -61,7 +61,7 @@ is_done_locked(const struct kvt__probe *p)
 }
 
 bool
-kvt__probe_runs(struct kvt__probe *probe, bool *gallops, size_t *known)
+kvt__probe_is_running(struct kvt__probe *probe, bool *gallops, size_t *known)
 {
     pthread_mutex_lock(&probe->lock);
     bool done = is_done_locked(probe);
@@ -87,7 +87,7 @@ unref_locked(struct kvt__probe *probe)
 }
 
 void
-kvt__probe_leave(struct kvt__probe *probe)
+kvt__probe_abandon(struct kvt__probe *probe)
 {
     if (!probe || probe->pid != getpid())
         return;
@@ -127,7 +127,7 @@ describe(struct kvt__probe *p, size_t chunk, uint32_t rank, uint32_t group,
 
 /* Enter a group's chunks from .. end - 1 of p->chunks, of all ranks, as unread. */
 static void
-expect(struct kvt__probe *p, uint32_t group, size_t from, size_t end)
+enter_unread(struct kvt__probe *p, uint32_t group, size_t from, size_t end)
 {
     const struct kvt_engine *e = p->engine;
     uint32_t n_ranks = e->groups[group].replicated ? 1 : e->world_size;
@@ -138,22 +138,22 @@ expect(struct kvt__probe *p, uint32_t group, size_t from, size_t end)
             struct kvt__space own;
 
             describe(p, c, rank, group, &own, &req);
-            kvt__store_expect(e->store, &req);
+            kvt__store_enter_unread(e->store, &req);
         }
     }
 }
 
 static void
-expect_full_groups(struct kvt__probe *p, size_t from, size_t end)
+enter_full_groups(struct kvt__probe *p, size_t from, size_t end)
 {
     for (uint32_t g = 0; g < p->engine->n_groups; g++)
         if (p->engine->groups[g].kind == KVT_GROUP_FULL)
-            expect(p, g, from, end);
+            enter_unread(p, g, from, end);
 }
 
 /* Job of KVT__PROBE_WINDOWS: enter the windows of a hit of all chunks as unread. */
 static void
-expect_windows(struct kvt__job *job)
+enter_windows(struct kvt__job *job)
 {
     struct kvt__probe *p = (struct kvt__probe *)
         ((char *)job - offsetof(struct kvt__probe, job));
@@ -162,7 +162,8 @@ expect_windows(struct kvt__job *job)
 
     for (uint32_t g = 0; g < e->n_groups; g++)
         if (e->groups[g].kind != KVT_GROUP_FULL)
-            expect(p, g, kvt__first_needed_chunk(e, p->max_hit, g, p->first, n) - p->first, p->end);
+            enter_unread(p, g, kvt__first_needed_chunk(e, p->max_hit, g, p->first, n) - p->first,
+                         p->end);
     pthread_mutex_lock(&p->lock);
     assert(p->n_in_progress == 1 && !p->next);
     p->next = p->end;
@@ -246,13 +247,13 @@ start_requests(struct kvt__probe *p)
 /* Note a probed part of a search in prefix order.  A missing chunk ends the prefix, except in a
  * sliding group: sliding groups store only some chunks. */
 static void
-note_part_locked(struct kvt__probe *p, size_t part, bool there)
+note_part_locked(struct kvt__probe *p, size_t part, bool exists)
 {
     const struct kvt_engine *e = p->engine;
     size_t chunk_begin = part - part % kvt__n_parts(e);
 
     assert(part < p->next);
-    if (there)
+    if (exists)
         p->window = p->window * 2 < MAX_WINDOW ? p->window * 2 : MAX_WINDOW;
     else if (e->groups[part % e->n_groups].kind == KVT_GROUP_FULL && chunk_begin < p->end)
         p->end = chunk_begin;
@@ -260,10 +261,10 @@ note_part_locked(struct kvt__probe *p, size_t part, bool there)
 
 /* Note a probed chunk of a gallop. */
 static void
-note_chunk_locked(struct kvt__probe *p, size_t chunk, bool there)
+note_chunk_locked(struct kvt__probe *p, size_t chunk, bool exists)
 {
     assert(!p->n_in_progress && p->next <= chunk && chunk < p->end);
-    if (there) {
+    if (exists) {
         p->next = chunk + 1;
     } else {
         p->end = chunk;
@@ -277,17 +278,17 @@ on_probed(struct kvt__store_req *req)
     struct part_probe *a = (struct part_probe *)req;
     struct kvt__probe *p = a->probe;
     size_t chunk = a->part / kvt__n_parts(p->engine);
-    bool gallops = p->kind == KVT__PROBE_GALLOP, there = !req->error.code;
+    bool gallops = p->kind == KVT__PROBE_GALLOP, exists = !req->error.code;
 
-    if (gallops && there) /* no other request is in progress, so p->next does not change */
-        expect_full_groups(p, p->next, chunk + 1);
+    if (gallops && exists) /* no other request is in progress, so p->next does not change */
+        enter_full_groups(p, p->next, chunk + 1);
     pthread_mutex_lock(&p->lock);
     assert(p->n_in_progress);
     p->n_in_progress--;
     if (gallops)
-        note_chunk_locked(p, chunk, there);
+        note_chunk_locked(p, chunk, exists);
     else
-        note_part_locked(p, a->part, there);
+        note_part_locked(p, a->part, exists);
     pthread_mutex_unlock(&p->lock);
     free(a);
     start_requests(p);
@@ -322,17 +323,17 @@ begin(struct kvt_seq *seq, enum kvt__probe_kind kind, size_t first, size_t end)
         ? n * kvt__n_parts(e) : n;
     probe->window = FIRST_WINDOW;
     memcpy(probe->chunks, seq->chunks + first, n * sizeof *probe->chunks);
-    kvt__probe_leave(promise->probe);
+    kvt__probe_abandon(promise->probe);
     promise->probe = probe;
-    promise->probes |= kind;
-    promise->n_windows += kind == KVT__PROBE_WINDOWS;
+    promise->started_probes |= kind;
+    promise->n_window_probes += kind == KVT__PROBE_WINDOWS;
     if (kind != KVT__PROBE_WINDOWS) {
         start_requests(probe);
         return 0;
     }
     probe->refs++;
     probe->n_in_progress++;
-    probe->job.run = expect_windows;
+    probe->job.run = enter_windows;
     kvt__exec_submit(e->exec, KVT__PRIO_LOOKUP, &probe->job);
     return 0;
 }
@@ -344,7 +345,7 @@ can_gallop(const struct kvt_engine *e)
 {
     uint32_t group = first_full_group(e);
 
-    if (!e->waits || group == e->n_groups)
+    if (!e->lookups_wait || group == e->n_groups)
         return false;
     for (uint32_t rank = 0; rank < e->world_size; rank++)
         if (!kvt__store_can_probe(e->store, KVT__READ_FIRST,
@@ -359,7 +360,7 @@ kvt__probe_start(struct kvt_seq *seq, size_t full, size_t end)
     const struct kvt_engine *e = seq->engine;
     const struct kvt__space *space = &kvt__keyspace(e, 0, 0)->space;
     const struct kvt__promise *p = &seq->promise;
-    uint32_t made = p->probes;
+    uint32_t made = p->started_probes;
 
     assert(p->first <= p->n && p->n <= full && full <= end && p->n < end);
     if (made & KVT__PROBE_ALL || !kvt__store_can_probe(e->store, KVT__ANYWHERE, space))
@@ -370,7 +371,7 @@ kvt__probe_start(struct kvt_seq *seq, size_t full, size_t end)
         return begin(seq, KVT__PROBE_GUARANTEED, p->n, end);
     if (made < KVT__PROBE_GALLOP && full < end)
         return begin(seq, KVT__PROBE_GALLOP, full, end);
-    if (p->n_windows < MAX_WINDOWS && p->n < full)
+    if (p->n_window_probes < MAX_WINDOWS && p->n < full)
         return begin(seq, KVT__PROBE_WINDOWS, p->first, full);
     return -ENOENT;
 }

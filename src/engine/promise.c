@@ -27,11 +27,11 @@ may_search(const struct kvt_seq *seq)
 }
 
 /* Return true if a search is in progress and its time is not over.  Outputs as
- * kvt__probe_runs(). */
+ * kvt__probe_is_running(). */
 static bool
 is_searching(const struct kvt_seq *seq, bool *gallops, size_t *known)
 {
-    return seq->promise.probe && kvt__probe_runs(seq->promise.probe, gallops, known) &&
+    return seq->promise.probe && kvt__probe_is_running(seq->promise.probe, gallops, known) &&
            may_search(seq);
 }
 
@@ -42,8 +42,8 @@ has_progressed(const struct kvt_seq *seq)
     bool gallops;
     size_t known;
 
-    return seq->promise.searches && (!is_searching(seq, &gallops, &known) ||
-                                     (gallops && known != seq->promise.known));
+    return seq->promise.is_searching && (!is_searching(seq, &gallops, &known) ||
+                                         (gallops && known != seq->promise.n_known));
 }
 
 /* Search the tiers for chunks that the indexes lack.  -EAGAIN: the search is in progress; 0: no
@@ -53,7 +53,7 @@ search(struct kvt_seq *seq, size_t full, size_t limit)
 {
     int err = may_search(seq) ? kvt__probe_start(seq, full, limit) : -ENOENT;
 
-    seq->promise.known = SIZE_MAX;
+    seq->promise.n_known = SIZE_MAX;
     return err == -ENOENT ? 0 : err ? err : -EAGAIN;
 }
 
@@ -64,29 +64,30 @@ static int
 find(struct kvt_seq *seq, size_t limit, enum kvt__where where)
 {
     struct kvt__promise *p = &seq->promise;
-    bool asks = where == KVT__ANYWHERE;
+    bool searches_tiers = where == KVT__ANYWHERE;
 
     for (;;) {
         /* Read the state of the search before the indexes: if the search ends in between, the
          * next lookup notices the end. */
-        bool gallops = false, searching = asks && is_searching(seq, &gallops, &p->known);
+        bool gallops = false;
+        bool searching = searches_tiers && is_searching(seq, &gallops, &p->n_known);
         int err = kvt__hit_begin_leases(seq, limit);
 
         if (err)
             return err;
         size_t full = kvt__hit_lease_longest(seq, limit, where);
         p->n = full;
-        p->searches = p->grows = searching && gallops && full < limit;
-        if (p->grows)
+        p->is_searching = p->is_galloping = searching && gallops && full < limit;
+        if (p->is_galloping)
             return 0;
         if (searching && gallops) { /* no chunk that the gallop finds extends the hit */
-            kvt__probe_leave(p->probe);
+            kvt__probe_abandon(p->probe);
             p->probe = NULL;
         }
         p->n = kvt__hit_fit_windows(seq, full, where);
-        if (p->n < limit && asks)
+        if (p->n < limit && searches_tiers)
             err = searching && !gallops ? -EAGAIN : search(seq, full, limit);
-        p->searches = err == -EAGAIN;
+        p->is_searching = err == -EAGAIN;
         if (err || p->n < full)
             kvt__hit_unlease(seq, err ? 0 : p->n);
         if (err || kvt__hit_lease_windows(seq, where))
@@ -104,7 +105,7 @@ first_needed_chunk(const struct kvt_seq *seq, uint32_t group)
 {
     const struct kvt__promise *p = &seq->promise;
 
-    if (p->grows && seq->engine->groups[group].kind != KVT_GROUP_FULL)
+    if (p->is_galloping && seq->engine->groups[group].kind != KVT_GROUP_FULL)
         return p->n;
     return kvt__first_needed_chunk(seq->engine, p->max_hit, group, p->first, p->n);
 }
@@ -150,30 +151,30 @@ begin(struct kvt_seq *seq)
 {
     const struct kvt_engine *e = seq->engine;
     struct kvt__promise *p = &seq->promise;
-    size_t room = p->limit;
+    size_t room = p->max_chunks;
 
     p->state = KVT__PROMISE_FETCHING;
     do {
         int err = find(seq, room, KVT__ANYWHERE);
         if (err)
             return err;
-        room = e->waits ? n_with_room(seq) : p->n;
+        room = e->lookups_wait ? n_with_room(seq) : p->n;
     } while (room < p->n);
-    p->at = p->first * e->n_groups;
+    p->first_pending = p->first * e->n_groups;
     p->n_wanted_calls = 0;
     p->deadline_ns = kvt__now_ns() + e->lookup_timeout_ns;
     return 0;
 }
 
-/* Lease chunks of the hit from p->at on in guaranteed_where().  Return false at the first chunk
- * that is not guaranteed. */
+/* Lease chunks of the hit from p->first_pending on in guaranteed_where().  Return false at the
+ * first chunk that is not guaranteed. */
 static bool
 advance(struct kvt_seq *seq, int64_t now_ns)
 {
     struct kvt_engine *e = seq->engine;
     struct kvt__promise *p = &seq->promise;
     enum kvt__where where = guaranteed_where(seq);
-    size_t at = p->at, end = p->n * e->n_groups;
+    size_t at = p->first_pending, end = p->n * e->n_groups;
 
     assert(p->first * e->n_groups <= at && at <= end && p->n_leased_chunks >= p->n);
     for (; at < end; at++) {
@@ -184,32 +185,33 @@ advance(struct kvt_seq *seq, int64_t now_ns)
             !kvt__hit_has(seq, chunk, group, where, true))
             break;
     }
-    if (at != p->at && p->n_wanted_calls) { /* workers have read chunks p->at to at */
-        atomic_store(&e->arrived_ns, now_ns);
+    if (at != p->first_pending && p->n_wanted_calls) { /* workers have read the chunks before at */
+        atomic_store(&e->last_arrival_ns, now_ns);
         p->deadline_ns = now_ns + e->lookup_timeout_ns;
         p->n_wanted_calls = 1;
     }
-    p->at = at;
+    p->first_pending = at;
     return at == end;
 }
 
-/* If the chunk at p->at is missing in all levels, return true and end the hit before the chunk; but
- * if no search of the tiers was made for the chunk, the caller's next find() starts a search. */
+/* If the chunk at p->first_pending is missing in all levels, return true and end the hit before the
+ * chunk; but if no search of the tiers was made for the chunk, the caller's next find() starts a
+ * search. */
 static bool
 cut_at_missing(struct kvt_seq *seq)
 {
     struct kvt__promise *p = &seq->promise;
-    size_t chunk = p->at / seq->engine->n_groups;
-    uint32_t group = (uint32_t)(p->at % seq->engine->n_groups);
+    size_t chunk = p->first_pending / seq->engine->n_groups;
+    uint32_t group = (uint32_t)(p->first_pending % seq->engine->n_groups);
 
     assert(chunk >= first_needed_chunk(seq, group) && chunk < p->n);
     if (kvt__hit_has(seq, chunk, group, KVT__ANYWHERE, false))
         return false;
-    if (!(p->probes & (KVT__PROBE_ALL | KVT__PROBE_GALLOP)) &&
+    if (!(p->started_probes & (KVT__PROBE_ALL | KVT__PROBE_GALLOP)) &&
         seq->engine->groups[group].kind == KVT_GROUP_FULL)
         p->wanted_end = chunk; /* kvt_engine_wanted() returns the chunk again if a tier has it */
     else
-        p->limit = chunk;
+        p->max_chunks = chunk;
     return true;
 }
 
@@ -223,7 +225,7 @@ is_late(const struct kvt_seq *seq, int64_t now_ns)
 
     return now_ns >= p->begun_ns + e->load_timeout_ns ||
            (now_ns >= p->deadline_ns &&
-            now_ns - atomic_load(&e->arrived_ns) >= e->lookup_timeout_ns);
+            now_ns - atomic_load(&e->last_arrival_ns) >= e->lookup_timeout_ns);
 }
 
 /* Fill in the range of a group's chunks, from chunk `from` on, that are not guaranteed.  Return
@@ -231,7 +233,7 @@ is_late(const struct kvt_seq *seq, int64_t now_ns)
 static bool
 find_wanted(struct kvt_seq *seq, uint32_t group, size_t from, struct kvt_chunk_range *out)
 {
-    size_t first = SIZE_MAX, end = 0, at = seq->promise.at / seq->engine->n_groups;
+    size_t first = SIZE_MAX, end = 0, at = seq->promise.first_pending / seq->engine->n_groups;
     enum kvt__where where = guaranteed_where(seq);
 
     for (size_t c = at > from ? at : from; c < seq->promise.n; c++) {
@@ -255,9 +257,9 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
     size_t n = 0;
 
     if (kvt__engine_check(engine, "kvt_engine_wanted") ||
-        p->state != KVT__PROMISE_FETCHING || (p->searches && !p->grows) ||
+        p->state != KVT__PROMISE_FETCHING || (p->is_searching && !p->is_galloping) ||
         kvt__now_ns() < p->deadline_ns - engine->lookup_timeout_ns +
-                            p->n_wanted_calls * kvt__patience_ns(engine))
+                            p->n_wanted_calls * kvt__arrival_time_ns(engine))
         return 0;
     for (uint32_t g = 0; g < engine->n_groups; g++) {
         /* If the gallop has extended the hit, earlier calls have returned the chunks below
@@ -310,8 +312,8 @@ hold(struct kvt_seq *seq, bool late)
 {
     struct kvt__promise *p = &seq->promise;
 
-    assert(p->state == KVT__PROMISE_FETCHING && !p->grows);
-    assert(p->first <= p->n && p->n <= p->limit && is_leased(seq));
+    assert(p->state == KVT__PROMISE_FETCHING && !p->is_galloping);
+    assert(p->first <= p->n && p->n <= p->max_chunks && is_leased(seq));
     p->state = late || p->n > p->first ? KVT__PROMISE_HELD : KVT__PROMISE_NONE;
     p->deadline_ns = kvt__now_ns() + seq->engine->lease_ns / 2;
     p->begun_ns = 0;
@@ -331,15 +333,15 @@ fetch(struct kvt_seq *seq)
         if (err)
             return err;
         assert(p->state == KVT__PROMISE_FETCHING && p->begun_ns);
-        assert(!p->grows || p->searches);
-        if (p->searches && !p->grows)
+        assert(!p->is_galloping || p->is_searching);
+        if (p->is_searching && !p->is_galloping)
             return -EAGAIN;
         int64_t now = kvt__now_ns();
-        bool all = !seq->engine->waits || advance(seq, now);
+        bool all = !seq->engine->lookups_wait || advance(seq, now);
         /* If the caller repeated the lookup late, the leases end too early: find and lease
          * again. */
         if (all && (stale || now <= p->lease_until_ns - seq->engine->lease_ns))
-            return p->grows ? -EAGAIN : hold(seq, false);
+            return p->is_galloping ? -EAGAIN : hold(seq, false);
         if (all || cut_at_missing(seq))
             continue;
         if (is_late(seq, now)) {
@@ -355,7 +357,7 @@ fetch(struct kvt_seq *seq)
 
 /* Return true if the promise, or the hit in FETCHING, answers a lookup with these arguments. */
 static bool
-is_of(const struct kvt__promise *p, size_t first, uint64_t max_hit)
+answers(const struct kvt__promise *p, size_t first, uint64_t max_hit)
 {
     if (p->state == KVT__PROMISE_HELD)
         return max_hit == p->max_hit && first >= p->first && kvt__now_ns() < p->deadline_ns;
@@ -377,7 +379,7 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
     p->state = KVT__PROMISE_NONE;
     p->first = first;
     p->max_hit = max_hit;
-    p->limit = max_hit > have_tokens ? (max_hit + last) / e->chunk_tokens : first;
+    p->max_chunks = max_hit > have_tokens ? (max_hit + last) / e->chunk_tokens : first;
     p->wanted_end = 0;
 }
 
@@ -396,11 +398,11 @@ count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
 static int
 make_promise(struct kvt_seq *seq)
 {
-    int err = seq->promise.limit > seq->n_chunks ? kvt__seq_describe_tail(seq) : 0;
+    int err = seq->promise.max_chunks > seq->n_chunks ? kvt__seq_describe_tail(seq) : 0;
 
     if (err)
         return err;
-    assert(seq->promise.limit <= seq->n_chunks + seq->tail_known);
+    assert(seq->promise.max_chunks <= seq->n_chunks + seq->tail_known);
     kvt__store_refresh_liveness(seq->engine->store);
     kvt__store_renew_indexes(seq->engine->store);
     err = fetch(seq);
@@ -423,7 +425,7 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
     if (have_tokens > max_hit)
         have_tokens = max_hit;
     size_t first = (size_t)(have_tokens / engine->chunk_tokens);
-    if (!is_of(p, first, max_hit))
+    if (!answers(p, first, max_hit))
         restart(seq, first, have_tokens, max_hit);
     if (p->state != KVT__PROMISE_HELD)
         err = make_promise(seq);

@@ -141,7 +141,7 @@ acquire_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
     return kvt__store_acquire_slot(e->store, KVT__PRIO_STORE, bytes, out) ||
            kvt__pool_acquire(e->pool, bytes, keep, out) ||
            ((kvt__store_traits(e->store)->wants_crc || kvt__pool_is_populated(e->pool)) &&
-            kvt__store_reclaim(e->store, bytes) &&
+            kvt__store_evict_memory(e->store, bytes) &&
             kvt__pool_acquire(e->pool, bytes, keep, out));
 }
 

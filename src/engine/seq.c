@@ -101,7 +101,7 @@ kvt_seq_free(struct kvt_seq *seq)
 {
     if (!seq)
         return;
-    kvt__probe_leave(seq->promise.probe);
+    kvt__probe_abandon(seq->promise.probe);
     for (size_t i = 0; i < seq->n_mm; i++)
         free((char *)seq->mm[i].id);
     free(seq->mm);

@@ -31,7 +31,7 @@ struct kvt__promise {
     enum kvt__promise_state state;
     size_t first, n;     /* the chunks first .. n - 1 */
     uint64_t max_hit;    /* longest allowed hit, in tokens */
-    size_t limit;        /* chunks of the longest possible hit: a missing chunk lowers it */
+    size_t max_chunks;   /* chunks of the longest possible hit; a missing chunk lowers the number */
     int64_t begun_ns;    /* time of the first lookup that returned -EAGAIN: the search of the
                           * tiers ends lookup_timeout_ns later, FETCHING load_timeout_ns later;
                           * 0: no lookup waits for a result */
@@ -44,19 +44,20 @@ struct kvt__promise {
     int64_t lease_until_ns;
 
     /* FETCHING */
-    bool searches;    /* the hit is not final: a search of the tiers goes on */
-    bool grows;       /* the search is a gallop: the chunks found so far are fetched, and the
-                       * sliding windows are not known */
-    size_t known;     /* chunks that the gallop had found when the hit was computed */
-    size_t at;        /* chunk * n_groups + group: chunks before are guaranteed */
+    bool is_searching; /* the hit is not final: a search of the tiers goes on */
+    bool is_galloping; /* the search is a gallop: the chunks found so far are fetched, and the
+                        * sliding windows are not known */
+    size_t n_known;    /* chunks that the gallop had found when the hit was computed */
+    size_t first_pending; /* chunk * n_groups + group of the first chunk that is not known to be
+                           * guaranteed */
     size_t wanted_end; /* kvt_engine_wanted() has returned the chunks below wanted_end of
                         * full-attention groups */
     unsigned n_wanted_calls; /* calls of kvt_engine_wanted() that returned chunks of the hit since
                               * the last arrival of a chunk */
 
     struct kvt__probe *probe; /* the last search; NULL: none */
-    uint32_t probes;          /* bits of enum kvt__probe_kind: started searches */
-    uint32_t n_windows;       /* started searches KVT__PROBE_WINDOWS */
+    uint32_t started_probes;  /* bits of enum kvt__probe_kind: started searches */
+    uint32_t n_window_probes; /* started searches KVT__PROBE_WINDOWS */
     bool counted;             /* the counters of lookups include the sequence */
 };
 
@@ -150,12 +151,12 @@ int kvt__probe_start(struct kvt_seq *seq, size_t full, size_t end);
 
 /* Return true if the search is still in progress.  gallops: out, the search is a gallop; known:
  * out, number of chunks that the gallop has found. */
-bool kvt__probe_runs(struct kvt__probe *probe, bool *gallops, size_t *known);
+bool kvt__probe_is_running(struct kvt__probe *probe, bool *gallops, size_t *known);
 
 /* Drop the sequence's reference of a search: the search starts no further request.  NULL is
  * allowed.  In a forked child the search is leaked: a thread of the parent may have held its
  * lock. */
-void kvt__probe_leave(struct kvt__probe *probe);
+void kvt__probe_abandon(struct kvt__probe *probe);
 
 /* Return the space of a rank and group with the sequence's tags. */
 static inline const struct kvt__space *

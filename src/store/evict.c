@@ -25,7 +25,7 @@ object_of(const struct kvt__table *index, const struct kvt__record *record,
     *out = (struct kvt__object){ .key = key, .id = record->id };
     if (kvt__table_space_text(index, record->space, text, sizeof text) ||
         kvt__space_key(text, &record->hash, key, KVT__KEY_TEXT_MAX + 1) ||
-        kvt__space_of(key, &space, &out->hash))
+        kvt__space_from_key(key, &space, &out->hash))
         return false;
     out->opaque = space.opaque;
     out->rank = space.rank;
@@ -113,20 +113,20 @@ makes_room(void *ctx, const struct kvt__record *record)
 }
 
 uint64_t
-kvt__evict_victims(struct kvt__table *index, kvt__table_suits_fn suits, kvt__evict_fn evicts,
+kvt__evict_victims(struct kvt__table *index, kvt__table_filter_fn filter, kvt__evict_fn evict_one,
                    void *ctx, uint64_t bytes)
 {
     struct kvt__record victims[KVT__TABLE_VICTIMS];
     uint64_t gone = 0;
 
     for (int n_failed = 0; n_failed < ROUNDS && gone < bytes; n_failed++) {
-        size_t n = kvt__table_victims(index, suits, ctx, victims, KVT__TABLE_VICTIMS);
+        size_t n = kvt__table_victims(index, filter, ctx, victims, KVT__TABLE_VICTIMS);
 
         assert(n <= KVT__TABLE_VICTIMS);
         if (!n) /* the search has reached its bound */
             break;
         for (size_t i = 0; i < n && gone < bytes; i++) {
-            if (!evicts(ctx, &victims[i]))
+            if (!evict_one(ctx, &victims[i]))
                 continue;
             gone += victims[i].bytes ? victims[i].bytes : 1;
             n_failed = -1;
@@ -306,9 +306,9 @@ kvt__level_make_space(struct kvt__level *level, const struct kvt__object *object
 /* ------------------------------------------------------------------- one object */
 
 bool
-kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
-                const struct kvt__record *seen, const struct kvt__object *object,
-                bool keep_object)
+kvt__level_delete_corrupt(struct kvt__level *level, struct kvt__table *index,
+                          const struct kvt__record *seen, const struct kvt__object *object,
+                          bool keep_object)
 {
     struct kvt__claim claim;
 

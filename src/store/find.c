@@ -200,12 +200,12 @@ kvt__store_unlease(struct kvt__store *store, const struct kvt__space *space,
 }
 
 void
-kvt__store_hold(struct kvt__store *store, const struct kvt__chunk_key *key,
-                int64_t until_ns)
+kvt__store_protect(struct kvt__store *store, const struct kvt__chunk_key *key,
+                   int64_t until_ns)
 {
     struct kvt__table *index = index_of(store, KVT__LEVEL_MEMORY, key->space);
     struct kvt__name name = kvt__memory_name(&key->id);
 
     if (index)
-        kvt__table_hold(index, &name, &key->id, until_ns);
+        kvt__table_protect(index, &name, &key->id, until_ns);
 }

@@ -154,7 +154,7 @@ put_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 /* ------------------------------------------------------------------- shared memory */
 
 void
-kvt__level_share(struct kvt__store_req *req)
+kvt__level_copy_to_shared(struct kvt__store_req *req)
 {
     struct kvt__store *store = req->store;
 
@@ -284,7 +284,7 @@ correct_index(struct kvt__level *level, const struct kvt__store_req *req)
 }
 
 void
-kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req)
+kvt__store_enter_unread(struct kvt__store *store, const struct kvt__store_req *req)
 {
     struct kvt__record record = { .flags = KVT__TABLE_UNREAD };
 
@@ -340,7 +340,7 @@ drop_corrupt(struct kvt__level *level, const struct kvt__store_req *req)
 
     snprintf(why, sizeof why, "%s", kvt__why());
     assert(req->has_entry);
-    bool gone = kvt__level_drop(level, req->index, &req->seen, &req->object, keeps);
+    bool gone = kvt__level_delete_corrupt(level, req->index, &req->seen, &req->object, keeps);
     kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
              req->object.key, keeps ? "" : gone ? " and was removed" :
              " and cannot be removed, so it is read in vain by each request; remove it",
@@ -372,7 +372,7 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
     req->from_memory = level->tier->in_memory;
     (void)kvt__memory_keep(level->store, req, req->verified || req->crc_pending); /* if room */
     if (req->verified && !level->tier->in_memory)
-        kvt__level_share(req);
+        kvt__level_copy_to_shared(req);
     /* Last, so that a lookup always finds the chunk: the unread entry, or host memory. */
     if (req->seen.flags & KVT__TABLE_UNREAD)
         (void)enter_found(level, req);

@@ -58,14 +58,14 @@ name_of(struct listing *l, const char *key, bool opaque, struct kvt__name *name)
     struct kvt__space space;
     struct kvt__hash hash;
 
-    if (kvt__space_of(key, &space, &hash) || space.opaque != opaque)
+    if (kvt__space_from_key(key, &space, &hash) || space.opaque != opaque)
         return false;
     if (strcmp(space.text, l->space.text)) {
         enter_batch(l);
         l->space = space;
         l->digest = kvt__table_digest(space.text);
     }
-    *name = kvt__name_of(l->digest, &hash);
+    *name = kvt__name_from_hash(l->digest, &hash);
     return true;
 }
 

@@ -27,7 +27,7 @@ struct chunk {
 struct rank {
     struct kvt__instance instance;
     struct kvt__table *index; /* NULL: this process does not look up the rank's chunks */
-    atomic_bool gone;         /* the process of the memory has ended */
+    atomic_bool is_dead;      /* the process of the memory has ended */
 };
 
 struct kvt__host_memory {
@@ -137,7 +137,7 @@ kvt__store_add_memory(struct kvt__store *store, const struct kvt__memory_params 
         return err;
     }
     if (!params->prefetched_only) /* with prefetched_only, LMCache's LocalCPUBackend is off */
-        kvt__use_location(params->config, "LocalCPUBackend", &m->no_get, &m->no_put);
+        kvt__apply_locations(params->config, "LocalCPUBackend", &m->no_get, &m->no_put);
     store->memory = m;
     store->traits.n_tiers++;
     store->traits.has_memory = !m->no_get;
@@ -179,7 +179,7 @@ kvt__memory_index(const struct kvt__store *store, const struct kvt__space *space
     const struct kvt__host_memory *m = store->memory;
 
     if (!m || space->memory_rank >= m->n_ranks ||
-        atomic_load(&m->ranks[space->memory_rank].gone))
+        atomic_load(&m->ranks[space->memory_rank].is_dead))
         return NULL;
     return m->ranks[space->memory_rank].index;
 }
@@ -211,7 +211,7 @@ kvt__store_refresh_liveness(struct kvt__store *store)
         struct rank *rank = &m->ranks[r];
 
         if (rank->index && rank->index != m->index)
-            atomic_store(&rank->gone, !kvt__table_has_writer(rank->index));
+            atomic_store(&rank->is_dead, !kvt__table_has_writer(rank->index));
     }
 }
 
@@ -347,8 +347,8 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
 /* Share the slot of a chunk and return true; out: the share; seen: the chunk's entry.  Return false
  * if host memory does not hold the chunk for this request. */
 static bool
-share(struct kvt__store *store, const struct kvt__store_req *req, struct chunk *out,
-      struct kvt__record *seen)
+share_slot(struct kvt__store *store, const struct kvt__store_req *req, struct chunk *out,
+           struct kvt__record *seen)
 {
     struct kvt__host_memory *m = store->memory;
     struct kvt__name name = kvt__memory_name(&req->id);
@@ -385,7 +385,7 @@ set_verified(struct kvt__host_memory *m, const struct kvt__record *seen,
 
 /* Remove a corrupt chunk, leased or not. */
 static void
-drop(struct kvt__host_memory *m, const struct kvt__record *seen)
+remove_corrupt(struct kvt__host_memory *m, const struct kvt__record *seen)
 {
     kvt__log(KVT_LOG_WARN, "a chunk that was read ahead into host memory is damaged, was "
              "removed from there, and is read again from storage.");
@@ -399,7 +399,7 @@ kvt__memory_acquire_chunk(struct kvt__store *store, struct kvt__store_req *req)
 {
     struct chunk c;
 
-    if (!share(store, req, &c, &req->seen))
+    if (!share_slot(store, req, &c, &req->seen))
         return false;
     req->slot = c.slot;
     req->crc = c.crc;
@@ -421,7 +421,7 @@ kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req)
         set_verified(m, &req->seen, req->slot.payload);
         return 0;
     }
-    drop(m, &req->seen);
+    remove_corrupt(m, &req->seen);
     kvt__pool_release(m->pool, &req->slot);
     req->slot = (struct kvt__slot){ 0 };
     return err;
@@ -435,7 +435,7 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
     int err = 0;
 
     assert(req->op == KVT__TIER_GET && !req->is_in_place);
-    if (kvt__slot_on_device(&req->slot) || !share(store, req, &c, &seen))
+    if (kvt__slot_on_device(&req->slot) || !share_slot(store, req, &c, &seen))
         return -ENOENT;
     memcpy(req->slot.payload, c.slot.payload, c.slot.bytes);
     req->from_memory = true; /* before consume(), which reads the field */
@@ -443,7 +443,7 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
         err = kvt__store_check_crc(req, c.crc);
     req->from_memory = !err;
     if (err)
-        drop(store->memory, &seen);
+        remove_corrupt(store->memory, &seen);
     else if (c.crc_pending)
         set_verified(store->memory, &seen, c.slot.payload);
     kvt__pool_release(store->memory->pool, &c.slot);
@@ -452,7 +452,7 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
 }
 
 bool
-kvt__store_reclaim(struct kvt__store *store, uint64_t bytes)
+kvt__store_evict_memory(struct kvt__store *store, uint64_t bytes)
 {
     struct kvt__host_memory *m = store->memory;
 

@@ -50,7 +50,7 @@ kvt__store_set_tags(const struct kvt__store *store, struct kvt__space *space,
 }
 
 int
-kvt__space_of(const char *key, struct kvt__space *space, struct kvt__hash *hash)
+kvt__space_from_key(const char *key, struct kvt__space *space, struct kvt__hash *hash)
 {
     struct kvt__key_parts parts;
     const char *at = key;

@@ -26,7 +26,7 @@ struct kvt__level {
     struct kvt__tier *tier;
     char *url;
     char *location;  /* LMCache's name of the storage */
-    bool of_host;    /* other hosts cannot read the storage */
+    bool is_host_only; /* other hosts cannot read the storage */
     bool keeps_free; /* no limit is configured: PUTs leave a tenth of the file system free */
     bool no_get;     /* retrieve_locations leaves the storage out */
     bool no_put;     /* store_location names another storage */
@@ -76,7 +76,7 @@ struct kvt__storage {
     char location[256];   /* LMCache's name of the storage */
     uint64_t limit_bytes; /* configured limit; 0: none */
     bool is_per_worker;   /* limit_bytes is the limit of each worker */
-    bool of_host;         /* other hosts cannot read the storage, unless the tier has multi_host */
+    bool is_host_only;    /* other hosts cannot read the storage, unless the tier has multi_host */
 };
 
 /* Call fn for each configured storage in search order, until fn returns a value other than 0.
@@ -85,16 +85,16 @@ struct kvt__storage {
 typedef int (*kvt__storage_fn)(void *ctx, const struct kvt__storage *storage);
 int kvt__each_storage(const struct kvt_config *config, kvt__storage_fn fn, void *ctx);
 
-/* Set *no_get and *no_put: true if retrieve_locations or store_location of the configuration
- * leaves out the storage with LMCache's name `location`. */
-void kvt__use_location(const struct kvt_config *config, const char *location,
-                       bool *no_get, bool *no_put);
+/* Apply retrieve_locations and store_location of the configuration to the storage with LMCache's
+ * name `location`: set *no_get and *no_put to true if the setting leaves out the storage. */
+void kvt__apply_locations(const struct kvt_config *config, const char *location,
+                          bool *no_get, bool *no_put);
 
 /* ------------------------------------------------------------------- name.c */
 
 /* Split a key text into its space (the text without the hash, without digests) and its hash.
  * 0; -EINVAL, -ENAMETOOLONG with a sentence. */
-int kvt__space_of(const char *key, struct kvt__space *space, struct kvt__hash *hash);
+int kvt__space_from_key(const char *key, struct kvt__space *space, struct kvt__hash *hash);
 
 /* Copy a text of a space or key to out in the spelling of the level's tier: the tier's listing
  * may replace '/'. */
@@ -104,7 +104,7 @@ void kvt__level_spell(const struct kvt__level *level, const char *text,
 /* Return the name in an index of a hash in the space with this digest.  Key text spells a hash
  * below 2^63 equally in both forms, so the form of the name is SIGNED. */
 static inline struct kvt__name
-kvt__name_of(uint64_t digest, const struct kvt__hash *hash)
+kvt__name_from_hash(uint64_t digest, const struct kvt__hash *hash)
 {
     struct kvt__name name = { digest, *hash };
 
@@ -118,21 +118,21 @@ static inline struct kvt__name
 kvt__level_name(const struct kvt__level *level, const struct kvt__space *space,
                 const struct kvt__hash *hash)
 {
-    return kvt__name_of(space->digests[level - level->store->levels], hash);
+    return kvt__name_from_hash(space->digests[level - level->store->levels], hash);
 }
 
 /* ------------------------------------------------------------------- circuit.c */
 
 /* Return true if the level is paused after failures: no process of this host reads from the level
- * (or, by `what`, writes to the level) now. */
-bool kvt__level_is_paused(const struct kvt__level *level, enum kvt__table_pause what);
+ * (or, by `kind`, writes to the level) now. */
+bool kvt__level_is_paused(const struct kvt__level *level, enum kvt__table_pause kind);
 
 /* Count an operation of a level's tier: call begin before each operation, and end once after each
  * successful begin.  begin returns 0; -EIO with a sentence: the level is paused.  end: err is the
  * result of the operation, and kvt__why() still has the operation's sentence; -ECANCELED: the
  * tier got no request.  end pauses the level after 8 consecutive failures. */
-int kvt__circuit_begin(struct kvt__level *level, enum kvt__table_pause what);
-void kvt__circuit_end(struct kvt__level *level, enum kvt__table_pause what, int err);
+int kvt__circuit_begin(struct kvt__level *level, enum kvt__table_pause kind);
+void kvt__circuit_end(struct kvt__level *level, enum kvt__table_pause kind, int err);
 
 /* ------------------------------------------------------------------- key.c */
 
@@ -159,9 +159,9 @@ int kvt__level_prepare(struct kvt__store_req *req, struct kvt__level *level);
 #define KVT__LEVEL_AGAIN 1
 int kvt__level_complete(struct kvt__store_req *req, struct kvt__level *level, int err);
 
-/* Copy the verified payload of a GET from storage into shared host memory too, if there is
- * such memory and room. */
-void kvt__level_share(struct kvt__store_req *req);
+/* Copy the verified payload of a GET from storage into shared host memory too, if the store has
+ * shared host memory with room. */
+void kvt__level_copy_to_shared(struct kvt__store_req *req);
 
 /* If the level is shared host memory and holds the chunk of a GET: set req->slot to the chunk,
  * pinned in its place, and return true.  The caller releases the slot with
@@ -204,7 +204,7 @@ static inline bool
 kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *space)
 {
     return !level->no_put && (space->puts == KVT__PUTS_ALL ||
-                              (space->puts == KVT__PUTS_HOST && level->of_host));
+                              (space->puts == KVT__PUTS_HOST && level->is_host_only));
 }
 
 /* Return true if PUTs of this process store the space's chunks in any storage. */
@@ -295,10 +295,10 @@ void kvt__level_close_index(struct kvt__level *level);
 typedef bool (*kvt__evict_fn)(void *ctx, const struct kvt__record *record);
 
 /* Evict entries of an index in the policy's order until `bytes` are free, or a search finds no
- * victim.  suits: as for kvt__table_victims().  An entry of 0 bytes counts as 1 byte: a place in
- * the index.  Return the evicted bytes. */
-uint64_t kvt__evict_victims(struct kvt__table *index, kvt__table_suits_fn suits,
-                            kvt__evict_fn evicts, void *ctx, uint64_t bytes);
+ * victim.  filter: as for kvt__table_victims(); ctx: for filter and evict_one.  An entry of 0 bytes
+ * counts as 1 byte: a place in the index.  Return the evicted bytes. */
+uint64_t kvt__evict_victims(struct kvt__table *index, kvt__table_filter_fn filter,
+                            kvt__evict_fn evict_one, void *ctx, uint64_t bytes);
 
 static inline void
 kvt__count_evicted(const struct kvt__store *store, uint64_t bytes)
@@ -341,9 +341,9 @@ void kvt__level_make_space(struct kvt__level *level, const struct kvt__object *o
 /* Delete a corrupt object and its entry `seen` of an index, leased or not; with keep_object, only
  * the entry.  An entry that has changed since the caller read `seen` stays, with its object.
  * Blocks.  Return false if the object cannot be deleted. */
-bool kvt__level_drop(struct kvt__level *level, struct kvt__table *index,
-                     const struct kvt__record *seen, const struct kvt__object *object,
-                     bool keep_object);
+bool kvt__level_delete_corrupt(struct kvt__level *level, struct kvt__table *index,
+                               const struct kvt__record *seen, const struct kvt__object *object,
+                               bool keep_object);
 
 /* ------------------------------------------------------------------- list.c */
 

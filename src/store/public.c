@@ -112,7 +112,7 @@ describe_key(struct task *task)
         return store->traits.any_name
             ? 0 : kvt__fail(EINVAL, "%s: a name that is no key text needs a store with "
                             "s3:// alone.", req->by_key);
-    int err = kvt__space_of(req->by_key, &task->space, &req->hash);
+    int err = kvt__space_from_key(req->by_key, &task->space, &req->hash);
     return err ? err : kvt__store_set_tags(store, &task->space, "");
 }
 

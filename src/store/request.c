@@ -121,7 +121,7 @@ log_result(const struct kvt__store_req *req, int err)
                                          [KVT__TIER_PROBE] = "LOOKUP",
                                          [KVT__TIER_REMOVE] = "DELETE" };
 
-    if (kvt__log_has(KVT_LOG_TRACE))
+    if (kvt__log_is_enabled(KVT_LOG_TRACE))
         kvt__log(KVT_LOG_TRACE, "%s: %s %s: %s",
                  req->store->levels[req->level].tier->ops->name, names[req->tier_op.kind],
                  req->object.key, !err ? "done" : err == -ENOENT ? "absent" : kvt__why());
@@ -236,7 +236,7 @@ begin_walk(struct kvt__store_req *req)
     if (!err && verifies) {
         err = kvt__memory_verify(req->store, req);
         if (!err)
-            kvt__level_share(req);
+            kvt__level_copy_to_shared(req);
     }
     kvt__error_set(&req->error, err);
     return err || req->is_in_place ||

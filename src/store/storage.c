@@ -24,7 +24,7 @@ static int
 report_setting(const struct kvt__storage_setting *setting, kvt__storage_fn fn, void *ctx)
 {
     struct kvt__storage storage = {
-        .name = setting->setting, .of_host = true, .is_per_worker = setting->of_each,
+        .name = setting->setting, .is_host_only = true, .is_per_worker = setting->is_per_worker,
         .limit_bytes = (uint64_t)(setting->limit_gib * GIB) };
 
     if (!setting->value)
@@ -79,8 +79,8 @@ kvt__each_storage(const struct kvt_config *config, kvt__storage_fn fn, void *ctx
 }
 
 void
-kvt__use_location(const struct kvt_config *config, const char *location, bool *no_get,
-                  bool *no_put)
+kvt__apply_locations(const struct kvt_config *config, const char *location, bool *no_get,
+                     bool *no_put)
 {
     const struct kvt__strs *from = &config->retrieve_locations;
 

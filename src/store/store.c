@@ -82,12 +82,12 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
     }
     assert(level->index && level->tier);
     store->n_levels++;
-    level->of_host = storage->of_host && !level->tier->multi_host;
+    level->is_host_only = storage->is_host_only && !level->tier->multi_host;
     level->url = strdup(storage->url);
     level->location = strdup(storage->location);
     if (!level->url || !level->location)
         return kvt__fail(ENOMEM, "%s: open", storage->name);
-    kvt__use_location(params->config, storage->location, &level->no_get, &level->no_put);
+    kvt__apply_locations(params->config, storage->location, &level->no_get, &level->no_put);
     add_traits(&store->traits, level);
     return 0;
 }

@@ -172,8 +172,8 @@ bool kvt__store_has_lease(struct kvt__store *store, const struct kvt__chunk_key 
 
 /* Protect a chunk in host memory from eviction until until_ns (kvt__now_ns()), so that a lookup
  * has time to lease a chunk that was just read. */
-void kvt__store_hold(struct kvt__store *store, const struct kvt__chunk_key *key,
-                     int64_t until_ns);
+void kvt__store_protect(struct kvt__store *store, const struct kvt__chunk_key *key,
+                        int64_t until_ns);
 
 /* Acquire a slot in the memory of the store's only tier, if chunks do not stay in host memory: the
  * tier moves the bytes of the slot without a copy.  The caller releases *out with
@@ -289,11 +289,11 @@ void kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req);
 /* Enter the chunk of a request as unread into the index of each storage of KVT__READ_FIRST,
  * without an operation of a tier.  A later GET completes or deletes the entry; a PUT and a PROBE
  * replace the entry.  Blocks if the index must evict. */
-void kvt__store_expect(struct kvt__store *store, const struct kvt__store_req *req);
+void kvt__store_enter_unread(struct kvt__store *store, const struct kvt__store_req *req);
 
 /* After a load reached its deadline: pause reads from each storage that has reads in progress and
- * has ended none for patience_ns. */
-void kvt__store_pause_hung_tiers(struct kvt__store *store, int64_t patience_ns);
+ * has ended no read for min_silence_ns. */
+void kvt__store_pause_hung_tiers(struct kvt__store *store, int64_t min_silence_ns);
 
 /* Run a request on the calling thread.  Blocks.  Does not call on_done: req->error has the
  * result. */
@@ -309,7 +309,7 @@ bool kvt__store_acquire_chunk(struct kvt__store *store, struct kvt__store_req *r
 
 /* Evict chunks from this process's host memory until `bytes` are free.  Return false if nothing
  * was evicted. */
-bool kvt__store_reclaim(struct kvt__store *store, uint64_t bytes);
+bool kvt__store_evict_memory(struct kvt__store *store, uint64_t bytes);
 
 /* Start the upkeep thread.  The thread lists each storage whose index has no complete listing,
  * ends the claims of dead processes every second, and saves the indexes every five minutes for a

@@ -8,9 +8,9 @@
 #include "table/private.h"
 
 bool
-kvt__table_is_paused(const struct kvt__table *t, enum kvt__table_pause what)
+kvt__table_is_paused(const struct kvt__table *t, enum kvt__table_pause kind)
 {
-    int64_t until = tb_usable(t) ? (int64_t)TB_LOAD(&t->header->paused_until[what]) : 0;
+    int64_t until = tb_usable(t) ? (int64_t)TB_LOAD(&t->header->paused_until[kind]) : 0;
 
     if (!until)
         return false;
@@ -20,17 +20,17 @@ kvt__table_is_paused(const struct kvt__table *t, enum kvt__table_pause what)
 }
 
 bool
-kvt__table_pause(struct kvt__table *t, enum kvt__table_pause what, int64_t ns)
+kvt__table_pause(struct kvt__table *t, enum kvt__table_pause kind, int64_t ns)
 {
     assert(ns > 0);
     return tb_usable(t) &&
-           !__atomic_exchange_n(&t->header->paused_until[what],
+           !__atomic_exchange_n(&t->header->paused_until[kind],
                                 (uint64_t)(kvt__now_ns() + ns), __ATOMIC_SEQ_CST);
 }
 
 bool
-kvt__table_resume(struct kvt__table *t, enum kvt__table_pause what)
+kvt__table_resume(struct kvt__table *t, enum kvt__table_pause kind)
 {
     return tb_usable(t) &&
-           __atomic_exchange_n(&t->header->paused_until[what], 0, __ATOMIC_SEQ_CST);
+           __atomic_exchange_n(&t->header->paused_until[kind], 0, __ATOMIC_SEQ_CST);
 }

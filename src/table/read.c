@@ -202,8 +202,8 @@ kvt__table_lease(struct kvt__table *t, const struct kvt__name *name,
 }
 
 void
-kvt__table_hold(struct kvt__table *t, const struct kvt__name *name,
-                const struct kvt__id *id, int64_t until_ns)
+kvt__table_protect(struct kvt__table *t, const struct kvt__name *name,
+                   const struct kvt__id *id, int64_t until_ns)
 {
     lease(t, name, id, until_ns, 0, NULL);
 }

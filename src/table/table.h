@@ -232,8 +232,8 @@ bool kvt__table_has_lease(const struct kvt__table *table, const struct kvt__leas
 
 /* Extend the lease of an entry without a new holder, and mark the entry used.  The extension
  * also ends when the last holder ends the lease. */
-void kvt__table_hold(struct kvt__table *table, const struct kvt__name *name,
-                     const struct kvt__id *id, int64_t until_ns);
+void kvt__table_protect(struct kvt__table *table, const struct kvt__name *name,
+                        const struct kvt__id *id, int64_t until_ns);
 
 /* Mark the entry used now. */
 void kvt__table_touch(struct kvt__table *table, const struct kvt__name *name,
@@ -303,13 +303,13 @@ int kvt__table_enter(struct kvt__table *table, const struct kvt__name *name,
 #define KVT__TABLE_VICTIMS 8
 
 /* Return true if the caller accepts the entry as a victim. */
-typedef bool (*kvt__table_suits_fn)(void *ctx, const struct kvt__record *record);
+typedef bool (*kvt__table_filter_fn)(void *ctx, const struct kvt__record *record);
 
 /* Copy up to n (at most KVT__TABLE_VICTIMS) victims to out, the first victim of the policy
- * first.  Victims are chosen from a sample of the READY entries without a lease.  suits: choose
+ * first.  Victims are chosen from a sample of the READY entries without a lease.  filter: choose
  * only entries for which the function returns true; NULL: any entry.  Returns the number of
  * victims; 0: all samples are without a victim.  Takes no lock. */
-size_t kvt__table_victims(struct kvt__table *table, kvt__table_suits_fn suits, void *ctx,
+size_t kvt__table_victims(struct kvt__table *table, kvt__table_filter_fn filter, void *ctx,
                           struct kvt__record *out, size_t n);
 
 /* Make the entry with this number the last victim of this handle's policy, because its object
@@ -402,8 +402,8 @@ enum kvt__table_pause { KVT__PAUSE_READS, KVT__PAUSE_WRITES };
  * kvt__table_pause() sets a pause of ns (above 0, at most KVT__TABLE_PAUSE_MAX_NS) from now on,
  * and returns true if no pause was set.  A pause that has expired counts as set until
  * kvt__table_resume(), which ends the pause and returns true if a pause was set. */
-bool kvt__table_is_paused(const struct kvt__table *table, enum kvt__table_pause what);
-bool kvt__table_pause(struct kvt__table *table, enum kvt__table_pause what, int64_t ns);
-bool kvt__table_resume(struct kvt__table *table, enum kvt__table_pause what);
+bool kvt__table_is_paused(const struct kvt__table *table, enum kvt__table_pause kind);
+bool kvt__table_pause(struct kvt__table *table, enum kvt__table_pause kind, int64_t ns);
+bool kvt__table_resume(struct kvt__table *table, enum kvt__table_pause kind);
 
 #endif

@@ -117,7 +117,7 @@ prefetch_chains(const struct kvt__table *t, const struct kvt__record *victims, s
 /* Choose up to `max` victims among the entries at[0..n_at).  Returns the number of victims. */
 static size_t
 best_of(const struct kvt__table *t, const uint32_t *at, size_t n_at,
-        kvt__table_suits_fn suits, void *ctx, struct sample *best, size_t max)
+        kvt__table_filter_fn filter, void *ctx, struct sample *best, size_t max)
 {
     struct kvt__record record;
     size_t n_best = 0;
@@ -129,7 +129,7 @@ best_of(const struct kvt__table *t, const uint32_t *at, size_t n_at,
     }
     for (size_t i = 0; i < n_at; i++)
         if (is_evictable(t, at[i], now) &&
-            (!suits || (kvt__tb_read(t, at[i], &record) && suits(ctx, &record))))
+            (!filter || (kvt__tb_read(t, at[i], &record) && filter(ctx, &record))))
             n_best = insert(best, n_best, max, (struct sample){
                 key_of(t->order, recency_of(t, at[i], wall)), at[i] });
     return n_best;
@@ -153,13 +153,13 @@ copy_unchanged(const struct kvt__table *t, const struct sample *best, size_t n_b
 
 static size_t
 choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
-       kvt__table_suits_fn suits, void *ctx, struct kvt__record *out, size_t max)
+       kvt__table_filter_fn filter, void *ctx, struct kvt__record *out, size_t max)
 {
     struct sample best[KVT__TABLE_VICTIMS];
     size_t n_best = 1, n = 0;
 
     for (int i = 0; n_best && !n && i < TRIES; i++) {
-        n_best = best_of(t, at, n_at, suits, ctx, best, max);
+        n_best = best_of(t, at, n_at, filter, ctx, best, max);
         n = copy_unchanged(t, best, n_best, out);
     }
     prefetch_chains(t, out, n);
@@ -183,7 +183,7 @@ fill_sample(struct kvt__table *t, uint32_t n_fresh, uint32_t *at, uint32_t n)
 /* Usually the first sample has victims.  If large chunks have replaced many small chunks, most
  * entries are FREE, and the loop needs more samples. */
 size_t
-kvt__table_victims(struct kvt__table *t, kvt__table_suits_fn suits, void *ctx,
+kvt__table_victims(struct kvt__table *t, kvt__table_filter_fn filter, void *ctx,
                    struct kvt__record *out, size_t n)
 {
     uint32_t at[N_SAMPLES];
@@ -200,7 +200,7 @@ kvt__table_victims(struct kvt__table *t, kvt__table_suits_fn suits, void *ctx,
     uint32_t n_samples = n_fresh / n_at + n_fresh % n_at; /* together they contain every entry */
     for (uint32_t i = 0; n && !n_out && i < n_samples && i < MAX_SAMPLES; i++) {
         fill_sample(t, n_fresh, at, n_at);
-        n_out = choose(t, at, n_at, suits, ctx, out, n);
+        n_out = choose(t, at, n_at, filter, ctx, out, n);
     }
     return n_out;
 }

@@ -160,7 +160,7 @@ gallop(struct world *w, uint32_t n)
     int err;
 
     while ((err = kvt_engine_lookup(w->f.engine, seq, 0, n * CHUNK, &hit)) == -EAGAIN &&
-           seq->promise.searches)
+           seq->promise.is_searching)
         usleep(200);
     if (err)
         assert_int_equal(err, -EAGAIN);
@@ -393,7 +393,7 @@ an_expected_chunk_is_not_promised_unread(void **state)
     struct kvt_seq *seq = seq_of(w->f.engine, 1);
     kvt__fill_request(w->f.engine, 0, 0, kvt__seq_space(seq, 0, 0), &seq->chunks[0], &req);
     struct kvt__chunk_key key = kvt__request_key(&req);
-    kvt__store_expect(w->f.engine->store, &req);
+    kvt__store_enter_unread(w->f.engine->store, &req);
     assert_true(kvt__store_find(w->f.engine->store, &key, KVT__ANYWHERE));
     assert_false(kvt__store_find(w->f.engine->store, &key, KVT__GUARANTEED));
     assert_false(kvt__store_touch(w->f.engine->store, &key));

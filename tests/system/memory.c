@@ -232,7 +232,7 @@ a_prefetch_that_waited_too_long_reads_nothing(void **state)
     while (waiting->next)
         waiting = waiting->next;
     assert_ptr_equal(waiting, &waiting->call->items[N_CHUNKS - 1]);
-    waiting->call->until_ns = 0;
+    waiting->call->deadline_ns = 0;
     pthread_mutex_unlock(&f->engine->calls.lock);
     let_go();
     while (n_prefetches(f->engine, &waiting))

@@ -317,7 +317,7 @@ an_abort_while_the_tiers_are_searched(void **state)
 
     open_hanging(f, "enable_async_loading=false");
     struct kvt_seq *seq = begin_lookup(f, N_TOKENS);
-    assert_true(seq->promise.searches);
+    assert_true(seq->promise.is_searching);
     assert_int_equal(n_leases(seq), 0);
     check_abort(f, seq);
 }
@@ -329,7 +329,7 @@ an_abort_while_chunks_are_read(void **state)
 
     open_hanging(f, "enable_async_loading=true");
     struct kvt_seq *seq = begin_lookup(f, N_STORED * CHUNK);
-    assert_false(seq->promise.searches);
+    assert_false(seq->promise.is_searching);
     assert_int_equal(n_leases(seq), N_STORED);
     check_abort(f, seq);
 }

@@ -321,7 +321,7 @@ while_chunks_come_the_waiting_goes_on(void **state)
     assert_int_equal(kvt_engine_lookup(w->scheduler, seq, 0, N_TOKENS, &hit), -EAGAIN);
     assert_true(seq->promise.deadline_ns > 0);
     seq->promise.deadline_ns = 0;
-    w->scheduler->arrived_ns = 0;
+    w->scheduler->last_arrival_ns = 0;
     assert_int_equal(kvt_engine_lookup(w->scheduler, seq, 0, N_TOKENS, &hit), 0);
     assert_int_equal(hit, 3 * CHUNK);
     end(w, seq);

@@ -256,7 +256,7 @@ log_retry(enum s3_verdict verdict, int64_t in_ns, const char *why)
 static void
 succeed(struct s3_call *call)
 {
-    if (kvt__log_has(KVT_LOG_TRACE))
+    if (kvt__log_is_enabled(KVT_LOG_TRACE))
         kvt__log(KVT_LOG_TRACE, "S3: %s %s: status %d, %zu bytes after %.1f ms", call->method,
                  call->name ? call->name : "(bucket)", call->http.http_status,
                  call->http.received_bytes + call->body_bytes,
@@ -272,7 +272,7 @@ retry_or_fail(struct s3_call *call, enum s3_verdict verdict, int err)
     char why[512] = "";
     int64_t in_ns = 0;
 
-    if (kvt__log_has(KVT_LOG_DEBUG)) { /* before a redirect changes the host in the sentence */
+    if (kvt__log_is_enabled(KVT_LOG_DEBUG)) { /* before a redirect changes the host in the sentence */
         kvt__s3_set_call_why(call, err);
         snprintf(why, sizeof why, "%s", kvt__why());
     }

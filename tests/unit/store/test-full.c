@@ -72,8 +72,8 @@ a_chunk_takes_one_place_of_a_full_index(void **state)
     uint64_t n = open_unlimited(e);
 
     for (unsigned i = 0; i < n; i++) {
-        struct kvt__name name = kvt__name_of(e->space.digests[0],
-                                             &(struct kvt__hash){ .bits = { i } });
+        struct kvt__name name = kvt__name_from_hash(e->space.digests[0],
+                                                    &(struct kvt__hash){ .bits = { i } });
         const struct kvt__record record = { .flags = KVT__TABLE_UNREAD };
         assert_int_equal(kvt__table_enter(level_of(e)->index, &name, &record,
                                           e->space.text), 0);

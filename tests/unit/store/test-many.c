@@ -59,11 +59,11 @@ look(const struct one *one, unsigned kind)
     struct kvt__lease lease;
 
     if (kind == 0)
-        (void)kvt__store_reclaim(m.e.store, 1);
+        (void)kvt__store_evict_memory(m.e.store, 1);
     else if (kind == 1)
         (void)kvt__store_touch(m.e.store, &key);
     else if (kind == 2)
-        kvt__store_expect(m.e.store, &one->req);
+        kvt__store_enter_unread(m.e.store, &one->req);
     else if (kvt__store_lease(m.e.store, &key, where, kvt__now_ns() + 60 * KVT__NS_PER_S,
                               &lease) >= 0)
         kvt__store_unlease(m.e.store, &m.e.space, &lease);

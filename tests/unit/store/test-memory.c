@@ -154,12 +154,12 @@ a_chunk_in_use_is_not_evicted_and_later_is(void **state)
     struct kvt__store_req req;
 
     assert_int_equal(put_slot(m, 1, slot), 0);
-    assert_false(kvt__store_reclaim(m->e.store, 1));
+    assert_false(kvt__store_evict_memory(m->e.store, 1));
     kvt__pool_release(m->pool, &slot);
     assert_true(borrow(m, 1, &req));
-    assert_false(kvt__store_reclaim(m->e.store, 1));
+    assert_false(kvt__store_evict_memory(m->e.store, 1));
     kvt__pool_release(m->pool, &req.slot);
-    assert_true(kvt__store_reclaim(m->e.store, 1));
+    assert_true(kvt__store_evict_memory(m->e.store, 1));
     assert_false(borrow(m, 1, &req));
     assert_false(is_in_memory(&m->e, 1));
     assert_int_equal(kvt__pool_used(m->pool), 0);
@@ -199,7 +199,7 @@ a_leased_chunk_stays_until_the_lease_ends(void **state)
         assert_true(lease_in_memory(&m->e, i));
         leases[i] = last_lease;
     }
-    assert_false(kvt__store_reclaim(m->e.store, 1));
+    assert_false(kvt__store_evict_memory(m->e.store, 1));
     assert_int_equal(put_in_memory(m, 100), -ENOSPC);
     for (unsigned i = 0; i < N_CHUNKS; i++)
         assert_true(has(m, i));
@@ -238,7 +238,7 @@ use(void *arg)
         if (i % 3 == 0 && (err = put_in_memory(m, number)))
             n_bad += err != -EEXIST && err != -ENOSPC && err != -ENOMEM;
         else if (i % 9 == 1)
-            (void)kvt__store_reclaim(m->e.store, 1);
+            (void)kvt__store_evict_memory(m->e.store, 1);
         else if (borrow(m, number, &req)) {
             n_bad += !holds(&req.slot, number);
             kvt__pool_release(m->pool, &req.slot);
@@ -400,7 +400,7 @@ a_search_deletes_no_other_programs_object(void **state)
     open_shared(m);
     write_foreign(&m->e, 1, NULL, BYTES - 100);
     request_init(&r, &m->e, KVT__TIER_GET, 1);
-    kvt__store_expect(m->e.store, &r.req);
+    kvt__store_enter_unread(m->e.store, &r.req);
     assert_true(find(&m->e, 1));
     kvt__store_run(m->e.store, &r.req);
     assert_true(r.req.error.code < 0);

@@ -99,7 +99,7 @@ hold_one(struct proc *p, unsigned n)
     struct kvt__name name = name_of(names[n]);
     struct kvt__id id = id_of(names[n]);
 
-    kvt__table_hold(p->t, &name, &id, kvt__now_ns() + 3600 * KVT__NS_PER_S);
+    kvt__table_protect(p->t, &name, &id, kvt__now_ns() + 3600 * KVT__NS_PER_S);
 }
 
 /* In a scenario without LEASE, only the first chunk of a name may have a lease, and only if a

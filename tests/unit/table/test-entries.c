@@ -242,7 +242,7 @@ a_forked_child_finds_nothing(void **state)
                    !kvt__table_space_text(t, 0, (char *)out, sizeof out);
         kvt__table_unlease(t, &(struct kvt__lease){ .life = 1 });
         kvt__table_touch(t, &name, &id);
-        kvt__table_hold(t, &name, &id, INT64_MAX);
+        kvt__table_protect(t, &name, &id, INT64_MAX);
         kvt__table_get_totals(t, &totals);
         kvt__table_each(t, count_all, &status);
         kvt__table_close(t);

@@ -321,7 +321,7 @@ use(struct kvt__table *t, uint64_t random)
     case 6:
         if (kvt__table_lease(t, &name, &id, INT64_MAX, &r))
             kvt__table_unlease(t, &r.lease);
-        kvt__table_hold(t, &name, &id, INT64_MAX);
+        kvt__table_protect(t, &name, &id, INT64_MAX);
         r.lease = (struct kvt__lease){ .entry = (uint32_t)random,
                                        .life = (uint8_t)(random >> 32) };
         kvt__table_unlease(t, &r.lease);

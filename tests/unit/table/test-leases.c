@@ -57,7 +57,7 @@ hold(struct kvt__table *t, uint64_t n, int64_t ns)
     struct kvt__name name = name_of(n);
     struct kvt__id id = id_of(n);
 
-    kvt__table_hold(t, &name, &id, kvt__now_ns() + ns);
+    kvt__table_protect(t, &name, &id, kvt__now_ns() + ns);
 }
 
 /* Return true if an eviction without force can take the chunk; the chunk stays. */

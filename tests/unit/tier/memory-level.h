@@ -65,11 +65,11 @@ memory_level_run(struct kvt__tier *tier, struct kvt__tier_op *op)
     struct kvt__space space;
     struct kvt__hash hash;
     struct kvt__record seen;
-    int err = kvt__space_of(op->object->key, &space, &hash);
+    int err = kvt__space_from_key(op->object->key, &space, &hash);
 
     if (err)
         return err;
-    struct kvt__name name = kvt__name_of(kvt__table_digest(space.text), &hash);
+    struct kvt__name name = kvt__name_from_hash(kvt__table_digest(space.text), &hash);
     if (op->kind == KVT__TIER_PUT)
         return put_with_claim(tier, op, &name, space.text);
     if (!kvt__table_find(memory_index, &name, NULL, &seen))
