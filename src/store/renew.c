@@ -98,7 +98,7 @@ replace_index(struct kvt__level *level, struct kvt__table *index, struct kvt__re
     kvt__table_retire(retired->index);
     /* The new index may lack objects: another process may have listed the storage for the new
      * index before this process stored objects under the old index.  So the next upkeep lists. */
-    kvt__table_relist(index);
+    kvt__table_request_listing(index);
 }
 
 /* Open the index again.  If only a private index can be opened, replace a useless index by the

@@ -40,7 +40,7 @@ kvt__tb_unlock_byte(int lock_fd, off_t byte)
 }
 
 bool
-kvt__tb_share_file(int fd)
+kvt__tb_flock_shared(int fd)
 {
     int64_t end = kvt__now_ns() + TB_OPEN_WAIT_NS;
     int err;
@@ -53,16 +53,16 @@ kvt__tb_share_file(int fd)
 
 /* The kernel releases the shared flock even if the exclusive flock is not granted. */
 bool
-kvt__tb_is_alone(int fd)
+kvt__tb_flock_exclusive(int fd)
 {
     if (!flock(fd, LOCK_EX | LOCK_NB))
         return true;
-    (void)kvt__tb_share_file(fd);
+    (void)kvt__tb_flock_shared(fd);
     return false;
 }
 
 int
-kvt__tb_wait_byte(int lock_fd, short type, off_t byte)
+kvt__tb_lock_byte_wait(int lock_fd, short type, off_t byte)
 {
     int64_t end = kvt__now_ns() + TB_OPEN_WAIT_NS;
     int err;

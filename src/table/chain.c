@@ -154,7 +154,7 @@ kvt__tb_find(const struct kvt__table *t, const struct kvt__name *name,
 {
     uint32_t entry;
 
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return TB_NONE;
     uint64_t hash = kvt__tb_hash(t, name);
 
@@ -170,14 +170,14 @@ kvt__tb_find(const struct kvt__table *t, const struct kvt__name *name,
 }
 
 uint32_t
-kvt__tb_locate(struct kvt__table *t, const struct kvt__name *name)
+kvt__tb_find_locked(struct kvt__table *t, const struct kvt__name *name)
 {
     uint32_t entry;
     uint64_t word;
     int found = walk(t, name, kvt__tb_hash(t, name), NULL, true, &entry, &word);
 
     if (found < 0)
-        kvt__tb_garbage(t, "a chain");
+        kvt__tb_mark_corrupt(t, "a chain");
     return found > 0 ? entry : TB_NONE;
 }
 
@@ -222,16 +222,16 @@ kvt__tb_free(struct tb_change *c, uint32_t entry, uint64_t bytes)
     uint64_t word = TB_LOAD(&e->word);
 
     if (!unlink_entry(c, entry, kvt__tb_entry_hash(t, entry))) {
-        kvt__tb_garbage(t, "a chain");
+        kvt__tb_mark_corrupt(t, "a chain");
         return false;
     }
     tb_set64(c, &e->word, tb_next_word(word, TB_FREE, 0));
     tb_set32(c, &e->next, TB_LOAD(&h->free));
     tb_set32(c, &h->free, entry);
-    kvt__tb_lower(c, &h->n_entries, 1);
-    kvt__tb_lower(c, &h->used_bytes, bytes);
+    kvt__tb_decrease(c, &h->n_entries, 1);
+    kvt__tb_decrease(c, &h->used_bytes, bytes);
     if (word & TB_UNREAD)
-        kvt__tb_lower(c, &h->n_unread, 1);
+        kvt__tb_decrease(c, &h->n_unread, 1);
     kvt__tb_count_space(c, tb_space(word), -1);
     return true;
 }
@@ -278,7 +278,7 @@ prefetch_chain(const struct kvt__table *t, uint32_t head)
  * walked the chain during the split may have missed an entry; this reader finds another number
  * in `split` and walks again. */
 void
-kvt__tb_split(struct tb_change *c)
+kvt__tb_split_chain(struct tb_change *c)
 {
     struct tb_header *h = c->table->header;
     uint32_t n = TB_LOAD(&h->n_heads);
@@ -297,5 +297,5 @@ kvt__tb_split(struct tb_change *c)
         return;
     }
     c->n = 0;
-    kvt__tb_garbage(c->table, "a chain");
+    kvt__tb_mark_corrupt(c->table, "a chain");
 }

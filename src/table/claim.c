@@ -21,7 +21,7 @@ unused_number(const struct kvt__table *t)
     const struct tb_claim *mine = tb_claim_at(t, t->owner, 0);
     uint32_t i = 0;
 
-    while (i < TB_N_CLAIMS && (TB_LOAD(&mine[i].what) & 0xff) != TB_NO_CLAIM)
+    while (i < TB_N_CLAIMS && (TB_LOAD(&mine[i].packed) & 0xff) != TB_NO_CLAIM)
         i++;
     return i;
 }
@@ -36,7 +36,7 @@ begin_claim(struct tb_change *c, uint32_t entry, uint64_t word, enum kvt__claim_
 
     assert(out->number < TB_N_CLAIMS);
     tb_set64(c, &t->hot[entry].word, word);
-    tb_set64(c, &claim->what, tb_what(kind, entry, word));
+    tb_set64(c, &claim->packed, tb_pack_claim(kind, entry, word));
     if (kind == KVT__CLAIM_REPLACE)
         tb_set64(c, &claim->bytes, out->bytes);
     out->entry = entry;
@@ -71,7 +71,7 @@ take_free(struct tb_change *c, uint32_t *out)
     if (is_fresh && entry >= n_made)
         return -ENOMEM;
     if (entry >= n_made || tb_state(TB_LOAD(&t->hot[entry].word)) != TB_FREE) {
-        kvt__tb_garbage(t, "the free list");
+        kvt__tb_mark_corrupt(t, "the free list");
         return -ESTALE;
     }
     if (is_fresh)
@@ -116,7 +116,7 @@ claim_new(struct tb_change *c, const struct plan *p, struct kvt__claim *out)
 {
     struct kvt__table *t = c->table;
     struct tb_header *h = t->header;
-    int space = kvt__tb_space(t, p->text, p->name->digest, p->has_tags);
+    int space = kvt__tb_intern_space(t, p->text, p->name->digest, p->has_tags);
 
     if (space < 0)
         return space;
@@ -173,7 +173,7 @@ claim_ready(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, bool
     kvt__tb_commit(c);
     if (!end_life(&t->hot[entry]) || force)
         return 0;
-    kvt__tb_end_one(c, out, false);
+    kvt__tb_end_claim(c, out, false);
     return -EBUSY;
 }
 
@@ -217,7 +217,7 @@ correct_bytes(struct tb_change *c, uint32_t entry, uint64_t bytes)
         return;
     tb_set64(c, &t->cold[entry].packed, packed - old + bytes);
     if (bytes < old)
-        kvt__tb_lower(c, used, old - bytes);
+        kvt__tb_decrease(c, used, old - bytes);
     else
         tb_set64(c, used, TB_LOAD(used) + (bytes - old));
     kvt__tb_commit(c);
@@ -230,7 +230,7 @@ static int
 claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__claim *out)
 {
     struct kvt__table *t = c->table;
-    uint32_t entry = kvt__tb_locate(t, p->name);
+    uint32_t entry = kvt__tb_find_locked(t, p->name);
 
     p->blocker = TB_N_OWNERS;
     if (entry != TB_NONE && tb_state(TB_LOAD(&t->hot[entry].word)) != TB_READY) {
@@ -254,8 +254,8 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
     *out = (struct kvt__claim){ .number = number, .bytes = p->record->bytes,
                                 .id = p->record->id, .flags = p->record->flags };
     if (entry == TB_NONE) {
-        kvt__tb_split(c);
-        return tb_usable(t) ? claim_new(c, p, out) : -ESTALE;
+        kvt__tb_split_chain(c);
+        return tb_is_usable(t) ? claim_new(c, p, out) : -ESTALE;
     }
     return claim_ready(c, entry, KVT__CLAIM_REPLACE, overwrites, out);
 }
@@ -301,7 +301,7 @@ claim(struct kvt__table *t, struct plan *p, bool publishes, struct kvt__claim *o
         return err;
     err = claim_locked(&c, p, publishes, out);
     if (!err && publishes)
-        kvt__tb_end_one(&c, out, true);
+        kvt__tb_end_claim(&c, out, true);
     kvt__tb_end(&c);
     if (err == -ENOMEM) {
         pthread_mutex_lock(&t->mutex);
@@ -326,7 +326,7 @@ recovers(struct kvt__table *t, const struct plan *p, int err)
     if (err != -ENOSPC)
         return false;
     uint64_t limit = TB_LOAD(&t->header->limit_bytes);
-    return kvt__tb_recover_rarely(t) || TB_LOAD(&t->header->limit_bytes) != limit;
+    return kvt__tb_recover_if_due(t) || TB_LOAD(&t->header->limit_bytes) != limit;
 }
 
 static int
@@ -336,7 +336,7 @@ claim_name(struct kvt__table *t, const struct kvt__name *name,
 {
     struct plan p = { .name = name, .record = record, .text = text,
                       .has_tags = text && kvt__key_has_tags(text), .blocker = TB_N_OWNERS };
-    int err = tb_usable(t) ? check(t, name, record, text) : -ESTALE;
+    int err = tb_is_usable(t) ? check(t, name, record, text) : -ESTALE;
 
     assert(!text == !name->digest);
     *out = (struct kvt__claim){ .table = NULL };
@@ -396,7 +396,7 @@ kvt__table_forget(struct kvt__table *t, const struct kvt__record *seen, bool for
         return err;
     err = evict_locked(&c, seen, force, &claim);
     if (!err)
-        kvt__tb_end_one(&c, &claim, true);
+        kvt__tb_end_claim(&c, &claim, true);
     kvt__tb_end(&c);
     return err;
 }
@@ -404,9 +404,9 @@ kvt__table_forget(struct kvt__table *t, const struct kvt__record *seen, bool for
 /* ----------------------------------------------------------- entries of a file */
 
 int
-kvt__tb_check_saved(const struct kvt__table *t)
+kvt__tb_check_restore(const struct kvt__table *t)
 {
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return -ESTALE;
     if (!tb_is_writer(t))
         return -EINVAL;

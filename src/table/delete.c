@@ -14,7 +14,7 @@ delete_file(struct kvt__table *t, int dirfd)
 {
     if (!kvt__table_is_current(t))
         return -ESTALE;
-    if (!kvt__tb_is_alone(t->map_fd))
+    if (!kvt__tb_flock_exclusive(t->map_fd))
         return kvt__fail(EBUSY, "index: other processes use it");
     if (unlinkat(dirfd, TB_DIR_NAME, 0) && errno != ENOENT)
         return kvt__fail(errno, "index: delete its file");
@@ -25,11 +25,11 @@ delete_file(struct kvt__table *t, int dirfd)
 int
 kvt__table_delete(struct kvt__table *t, int dirfd)
 {
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return -ESTALE;
     if (t->lock_fd < 0 || !t->of_memory)
         return -EINVAL;
-    int err = kvt__tb_wait_byte(t->lock_fd, F_WRLCK, TB_OPEN_BYTE);
+    int err = kvt__tb_lock_byte_wait(t->lock_fd, F_WRLCK, TB_OPEN_BYTE);
     if (err)
         return err;
     err = delete_file(t, dirfd);

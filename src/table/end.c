@@ -64,7 +64,7 @@ replace(struct tb_change *c, const struct kvt__claim *claim)
     tb_set64(c, &e->id[1], id[1]);
     tb_set64(c, &t->cold[claim->entry].packed,
              tb_pack(claim->bytes, (enum kvt__hash_form)(packed >> 62)));
-    kvt__tb_lower(c, &t->header->used_bytes, tb_bytes(packed));
+    kvt__tb_decrease(c, &t->header->used_bytes, tb_bytes(packed));
 }
 
 /* Return the flags of the entry's word after the end of the claim. */
@@ -93,7 +93,7 @@ end_entry(struct tb_change *c, const struct kvt__claim *claim, bool done)
     if (claim->kind == KVT__CLAIM_REPLACE && done)
         replace(c, claim);
     else if (claim->kind == KVT__CLAIM_REPLACE)
-        kvt__tb_lower(c, &t->header->used_bytes, claim->bytes);
+        kvt__tb_decrease(c, &t->header->used_bytes, claim->bytes);
     make_ready(c, claim->entry, flags_after(claim, done));
     return true;
 }
@@ -103,27 +103,28 @@ static struct tb_claim *
 record_of(const struct kvt__table *t, unsigned owner, uint32_t number, uint32_t entry)
 {
     struct tb_claim *record = tb_claim_at(t, owner, number);
-    uint64_t what = TB_LOAD(&record->what);
+    uint64_t packed = TB_LOAD(&record->packed);
 
-    if ((what & 0xff) == TB_NO_CLAIM || what >> 32 != entry || entry >= t->max_entries)
+    if ((packed & 0xff) == TB_NO_CLAIM || packed >> 32 != entry || entry >= t->max_entries)
         return NULL;
     uint64_t word = TB_LOAD(&t->hot[entry].word);
-    return tb_state(word) == TB_CLAIMED && tb_owner(word) == owner &&
-           what == tb_what((enum kvt__claim_kind)(what & 0xff), entry, word) ? record : NULL;
+    bool same = tb_state(word) == TB_CLAIMED && tb_owner(word) == owner &&
+                packed == tb_pack_claim((enum kvt__claim_kind)(packed & 0xff), entry, word);
+    return same ? record : NULL;
 }
 
 void
-kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, bool done)
+kvt__tb_end_claim(struct tb_change *c, const struct kvt__claim *claim, bool done)
 {
     struct kvt__table *t = c->table;
     struct tb_claim *record = record_of(t, t->owner, claim->number, claim->entry);
 
     if (!record) {
-        kvt__tb_garbage(t, "a claim");
+        kvt__tb_mark_corrupt(t, "a claim");
         return;
     }
     if (end_entry(c, claim, done))
-        tb_set64(c, &record->what, TB_NO_CLAIM);
+        tb_set64(c, &record->packed, TB_NO_CLAIM);
     else
         c->n = 0;
     kvt__tb_commit(c);
@@ -138,7 +139,7 @@ run_queued_ends(struct tb_change *c)
     while (t->n_queued) {
         uint32_t i = --t->n_queued;
 
-        kvt__tb_end_one(c, &t->queued[i].claim, t->queued[i].done);
+        kvt__tb_end_claim(c, &t->queued[i].claim, t->queued[i].done);
     }
 }
 
@@ -148,7 +149,7 @@ int
 kvt__tb_begin(struct kvt__table *t, struct tb_change *c)
 {
     *c = (struct tb_change){ .table = t };
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return -ESTALE;
     if (!tb_is_writer(t))
         return -EINVAL;
@@ -196,10 +197,10 @@ end_alone(struct kvt__table *t, const struct kvt__claim *claim, uint64_t word)
     struct tb_claim *record = record_of(t, t->owner, claim->number, claim->entry);
 
     if (!record || !tb_swap64(&t->hot[claim->entry].word, claim->word, word)) {
-        kvt__tb_garbage(t, "a claim");
+        kvt__tb_mark_corrupt(t, "a claim");
         return false;
     }
-    TB_STORE(&record->what, TB_NO_CLAIM);
+    TB_STORE(&record->packed, TB_NO_CLAIM);
     if (!TB_LOAD(&t->header->touched)) /* the next snapshot differs from the last */
         TB_STORE(&t->header->touched, 1);
     return true;
@@ -216,7 +217,7 @@ end(struct kvt__table *t, struct kvt__claim *claim, bool done)
     if (claim->table != t)
         return false;
     claim->table = NULL;
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return false;
     if (changes_word_only(claim, done, &word))
         return end_alone(t, claim, word);
@@ -227,7 +228,7 @@ end(struct kvt__table *t, struct kvt__claim *claim, bool done)
         t->queued[t->n_queued++] = (struct tb_queued_end){ *claim, done };
     if (!err) {
         run_queued_ends(&c);
-        kvt__tb_end_one(&c, claim, done);
+        kvt__tb_end_claim(&c, claim, done);
         kvt__tb_unlock(t);
     }
     pthread_mutex_unlock(&t->mutex);
@@ -241,7 +242,7 @@ kvt__table_publish(struct kvt__table *t, struct kvt__claim *claim)
     if (!end(t, claim, true))
         return false;
     if (claim->kind == KVT__CLAIM_REPLACE) /* the entry has the recency of the old object */
-        kvt__tb_used(t, claim->entry);
+        kvt__tb_mark_used(t, claim->entry);
     return true;
 }
 
@@ -294,25 +295,25 @@ end_memory(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, uint6
 }
 
 bool
-kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number)
+kvt__tb_end_dead_claim(struct tb_change *c, unsigned owner, uint32_t number)
 {
     struct kvt__table *t = c->table;
     struct tb_claim *record = tb_claim_at(t, owner, number);
-    uint64_t what = TB_LOAD(&record->what), bytes = TB_LOAD(&record->bytes);
-    enum kvt__claim_kind kind = (enum kvt__claim_kind)(what & 0xff);
-    uint32_t entry = (uint32_t)(what >> 32);
+    uint64_t packed = TB_LOAD(&record->packed), bytes = TB_LOAD(&record->bytes);
+    enum kvt__claim_kind kind = (enum kvt__claim_kind)(packed & 0xff);
+    uint32_t entry = (uint32_t)(packed >> 32);
 
     if (kind == TB_NO_CLAIM)
         return false;
     if (!record_of(t, owner, number, entry) || kind > KVT__CLAIM_EVICT) {
         if (kind != KVT__CLAIM_NEW && kind != KVT__CLAIM_EVICT)
-            kvt__tb_garbage(t, "a claim");
-        TB_STORE(&record->what, TB_NO_CLAIM); /* the owner died in end_alone() */
+            kvt__tb_mark_corrupt(t, "a claim");
+        TB_STORE(&record->packed, TB_NO_CLAIM); /* the owner died in end_alone() */
         return false;
     }
     if (t->of_memory ? end_memory(c, entry, kind, bytes)
                      : end_object(c, entry, kind, bytes))
-        tb_set64(c, &record->what, TB_NO_CLAIM);
+        tb_set64(c, &record->packed, TB_NO_CLAIM);
     else
         c->n = 0;
     kvt__tb_commit(c);

@@ -50,18 +50,19 @@ struct tb_header {
     uint64_t hash_key;     /* random, so that clients cannot make long chains */
     uint64_t area_bytes;   /* 0: the file has no area */
     uint64_t paused_until[2]; /* end of the pause of reads, of writes: monotonic clock, ns */
-    uint32_t listed;       /* equal to n_relists + 1 if every object of the store was listed */
+    uint32_t listed;       /* equal to n_listing_requests + 1 if every object of the store was
+                            * listed */
     uint32_t touched;      /* 1: the recency of an entry changed since the last snapshot */
-    uint32_t hand;         /* start of the next sample of victims */
-    uint32_t n_saved;      /* number of the lock's acquisition at the last snapshot */
-    uint32_t n_relists;    /* calls of kvt__table_relist() */
+    uint32_t next_sample;  /* start of the next sample of victims */
+    uint32_t snapshot_acquisition; /* number of the lock's acquisition at the last snapshot */
+    uint32_t n_listing_requests; /* calls of kvt__table_request_listing() */
     uint32_t restored;     /* 1: this table has read or written the file `snapshot` */
     uint32_t area_version; /* version of the area's layout; 0: the file has no area */
-    uint32_t rest1[5];
+    uint32_t reserved1[5];
 
     uint32_t lock;         /* word of the lock, see lock.c */
     uint32_t n_redo;       /* values of the redo record that must be applied */
-    uint8_t rest2[56];
+    uint8_t reserved2[56];
 
     /* Written by transactions: */
     uint64_t limit_bytes;
@@ -73,11 +74,11 @@ struct tb_header {
     uint32_t free;         /* first entry of the free list, or TB_NONE */
     uint32_t n_fresh;      /* first entry that was never used; later entries are free too */
     uint32_t split;        /* twice the number of splits; odd: a split is in progress */
-    uint32_t rest3[3];
+    uint32_t reserved3[3];
 
     struct tb_redo redo[TB_REDO_MAX];
     char dir[TB_DIR_MAX];  /* path of the directory of `lock`; "": unknown */
-    uint8_t rest[TB_PAGE - 256 - TB_REDO_MAX * 16 - TB_DIR_MAX];
+    uint8_t reserved[TB_PAGE - 256 - TB_REDO_MAX * 16 - TB_DIR_MAX];
 };
 
 /* Bytes of the file `lock`.  The locks belong to open file descriptions: a lock ends with the
@@ -107,16 +108,16 @@ struct tb_owner {
     uint64_t incarnation; /* random; 0: the record is free */
     uint64_t limit_bytes;
     uint64_t pid;         /* for messages */
-    uint64_t rest;
+    uint64_t reserved;
 };
 
 #define TB_NO_CLAIM 0u
 
-/* The record of an owner's claim.  what: the kind in bits 0-7, the lowest bits of the entry's
+/* The record of an owner's claim.  packed: the kind in bits 0-7, the lowest bits of the entry's
  * version in bits 8-31, the entry from bit 32 on.  The record describes the entry as long as the
  * entry is CLAIMED by the owner in this version. */
 struct tb_claim {
-    uint64_t what;
+    uint64_t packed;
     uint64_t bytes; /* KVT__CLAIM_REPLACE: bytes that the claim added to used_bytes */
 };
 
@@ -125,7 +126,7 @@ struct tb_space {
     uint32_t n_entries;
     uint32_t n_bytes;
     uint64_t text[TB_TEXT_WORDS];
-    uint64_t rest[2];
+    uint64_t reserved[2];
 };
 
 /* The fields of an entry that each find reads.
@@ -283,9 +284,9 @@ tb_next_word(uint64_t word, enum tb_state state, unsigned owner)
            (uint64_t)owner << 4 | (uint64_t)state;
 }
 
-/* Return `what` of the record of a claim. */
+/* Return the field packed of the record of a claim. */
 static inline uint64_t
-tb_what(enum kvt__claim_kind kind, uint32_t entry, uint64_t word)
+tb_pack_claim(enum kvt__claim_kind kind, uint32_t entry, uint64_t word)
 {
     return (uint64_t)entry << 32 | (word >> 28 & 0xffffff) << 8 | (uint64_t)kind;
 }

@@ -11,14 +11,15 @@
 bool
 kvt__table_is_listed(const struct kvt__table *t)
 {
-    return tb_usable(t) && TB_LOAD(&t->header->listed) == TB_LOAD(&t->header->n_relists) + 1;
+    return tb_is_usable(t) &&
+           TB_LOAD(&t->header->listed) == TB_LOAD(&t->header->n_listing_requests) + 1;
 }
 
 void
-kvt__table_relist(struct kvt__table *t)
+kvt__table_request_listing(struct kvt__table *t)
 {
-    if (tb_usable(t))
-        __atomic_fetch_add(&t->header->n_relists, 1, __ATOMIC_SEQ_CST);
+    if (tb_is_usable(t))
+        __atomic_fetch_add(&t->header->n_listing_requests, 1, __ATOMIC_SEQ_CST);
 }
 
 static void
@@ -36,7 +37,7 @@ kvt__table_begin_list(struct kvt__table *t)
 {
     int err = 0;
 
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return -ESTALE;
     if (!tb_is_writer(t))
         return -EINVAL;
@@ -46,7 +47,7 @@ kvt__table_begin_list(struct kvt__table *t)
         err = -EBUSY;
     if (!err) {
         t->is_listing = true;
-        t->n_relists = TB_LOAD(&t->header->n_relists);
+        t->n_listing_requests = TB_LOAD(&t->header->n_listing_requests);
     }
     if (!err && kvt__table_is_listed(t)) {
         end(t);
@@ -62,8 +63,8 @@ kvt__table_end_list(struct kvt__table *t, bool whole)
     if (kvt__fork_generation_now() != t->generation)
         return;
     pthread_mutex_lock(&t->mutex);
-    if (t->is_listing && whole && tb_usable(t))
-        TB_STORE(&t->header->listed, t->n_relists + 1);
+    if (t->is_listing && whole && tb_is_usable(t))
+        TB_STORE(&t->header->listed, t->n_listing_requests + 1);
     end(t);
     pthread_mutex_unlock(&t->mutex);
 }

@@ -89,19 +89,19 @@ is_stale(const struct kvt__table *t, uint32_t word, bool alone)
 }
 
 /* Acquire the lock in the word.  The loop also ends after wait_ns while the word changes, because
- * other processes may take the lock in turn for a long time.  stuck: the acquisition that an
+ * other processes may take the lock in turn for a long time.  timed_out: the acquisition that an
  * earlier call has waited for in vain: the owner is a stopped process, or the word is garbage and
  * names a living process.  For this acquisition the call only tests if the owner is dead.  0;
  * -ETIMEDOUT. */
 static int
 acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns,
-        uint32_t *stuck)
+        uint32_t *timed_out)
 {
     uint32_t seen = TB_LOAD(word), first = seen | SLEEPER;
     bool slept = false;
     int64_t end = 0;
 
-    if (first == __atomic_load_n(stuck, __ATOMIC_RELAXED))
+    if (first == __atomic_load_n(timed_out, __ATOMIC_RELAXED))
         wait_ns = 1;
 
     for (;;) {
@@ -114,7 +114,7 @@ acquire(const struct kvt__table *t, uint32_t *word, bool alone, int64_t wait_ns,
         end = end ? end : now + wait_ns;
         if (now >= end) {
             /* If this acquisition has ended, the value does no harm. */
-            __atomic_store_n(stuck, first, __ATOMIC_RELAXED);
+            __atomic_store_n(timed_out, first, __ATOMIC_RELAXED);
             return -ETIMEDOUT;
         }
         seen = spin(word, seen);
@@ -143,14 +143,14 @@ int
 kvt__tb_lock(struct kvt__table *t, int64_t wait_ns)
 {
     /* alone is true, because the caller holds the mutex. */
-    int err = acquire(t, &t->header->lock, true, wait_ns, &t->stuck);
+    int err = acquire(t, &t->header->lock, true, wait_ns, &t->timed_out);
 
     if (err)
         return err;
     bool has_redo = !TB_LOAD(&t->header->n_redo) || kvt__tb_redo(t);
     if (has_redo && has_sizes(t))
         return 0;
-    kvt__tb_garbage(t, has_redo ? "a size" : "the redo record");
+    kvt__tb_mark_corrupt(t, has_redo ? "a size" : "the redo record");
     kvt__tb_unlock(t);
     return -ESTALE;
 }
@@ -176,9 +176,9 @@ kvt__tb_unlock(struct kvt__table *t)
 
 int
 kvt__table_lock_word(const struct kvt__table *t, uint32_t *word, int64_t wait_ns,
-                     uint32_t *stuck)
+                     uint32_t *timed_out)
 {
-    return acquire(t, word, false, wait_ns, stuck);
+    return acquire(t, word, false, wait_ns, timed_out);
 }
 
 void
@@ -188,7 +188,7 @@ kvt__table_unlock_word(uint32_t *word)
 }
 
 void
-kvt__table_free_word(const struct kvt__table *t, uint32_t *word)
+kvt__table_unlock_dead_word(const struct kvt__table *t, uint32_t *word)
 {
     if ((TB_LOAD(word) & OWNER) == t->owner + 1)
         release(word);

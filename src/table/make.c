@@ -50,7 +50,7 @@ create(const struct kvt__table *t, int dir, const char *name)
 
         if (fd < 0)
             return kvt__fail(-fd, "index: make a file");
-        if (kvt__tb_share_file(fd) && !fstat(fd, &st) && st.st_nlink) {
+        if (kvt__tb_flock_shared(fd) && !fstat(fd, &st) && st.st_nlink) {
             /* If root makes the table, the owner of the store must be able to open the table. */
             if (!fstat(t->lock_fd, &lock) && lock.st_uid != st.st_uid)
                 (void)!fchown(fd, lock.st_uid, lock.st_gid);

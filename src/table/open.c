@@ -56,7 +56,7 @@ kvt__table_open_private(const struct kvt__table_params *params, struct kvt__tabl
         return err;
     }
     if (params->writer)
-        (void)kvt__tb_take_owner(t, params->limit_bytes); /* cannot fail: number 0 is free */
+        (void)kvt__tb_acquire_owner(t, params->limit_bytes); /* cannot fail: number 0 is free */
     *out = t;
     return 0;
 }
@@ -69,7 +69,7 @@ kvt__table_open_private(const struct kvt__table_params *params, struct kvt__tabl
 static int
 check_v3(const struct kvt__table *t)
 {
-    int err = kvt__tb_wait_byte(t->lock_fd, F_RDLCK, TB_V3_MAIN);
+    int err = kvt__tb_lock_byte_wait(t->lock_fd, F_RDLCK, TB_V3_MAIN);
 
     if (!err && kvt__tb_is_locked(t->lock_fd, 0, TB_V3_OWNERS))
         err = kvt__fail(EBUSY, "index: a process with an older kvtier uses the store; end the "
@@ -91,7 +91,7 @@ open_locked(struct kvt__table *t, const struct kvt__table_params *params, int di
         if (err)
             return err;
         if (params->writer)
-            err = kvt__tb_take_owner(t, params->limit_bytes);
+            err = kvt__tb_acquire_owner(t, params->limit_bytes);
         if (err)
             kvt__tb_unmap(t);
     }
@@ -112,7 +112,7 @@ open_shared(struct kvt__table *t, const struct kvt__table_params *params, int di
         return kvt__fail(-t->lock_fd, "index: open its lock file");
     err = check_v3(t);
     if (!err)
-        err = kvt__tb_wait_byte(t->lock_fd, F_WRLCK, TB_OPEN_BYTE);
+        err = kvt__tb_lock_byte_wait(t->lock_fd, F_WRLCK, TB_OPEN_BYTE);
     if (!err) {
         err = open_locked(t, params, dirfd, store);
         kvt__tb_unlock_byte(t->lock_fd, TB_OPEN_BYTE);
@@ -176,7 +176,7 @@ kvt__table_close(struct kvt__table *t)
     /* A forked child has neither the mapping nor the descriptors. */
     if (t->generation == kvt__fork_generation_now()) {
         if (tb_is_writer(t))
-            kvt__tb_leave_owner(t);
+            kvt__tb_release_owner(t);
         kvt__tb_unmap(t);
         kvt__lock_file_close(t->lock_fd);
         kvt__lock_file_close(t->v3_fd);
@@ -208,13 +208,13 @@ bool
 kvt__table_owner_lives(const struct kvt__table *t, unsigned owner)
 {
     /* After the table was replaced, living processes have freed their numbers. */
-    return owner < TB_N_OWNERS && (kvt__tb_owner_lives(t, owner) || !tb_usable(t));
+    return owner < TB_N_OWNERS && (kvt__tb_owner_lives(t, owner) || !tb_is_usable(t));
 }
 
 bool
 kvt__table_has_writer(const struct kvt__table *t)
 {
-    for (unsigned i = 0; i < TB_N_OWNERS && tb_usable(t); i++)
+    for (unsigned i = 0; i < TB_N_OWNERS && tb_is_usable(t); i++)
         if (TB_LOAD(&t->owners[i].incarnation) && kvt__tb_owner_lives(t, i))
             return true;
     return false;

@@ -50,8 +50,8 @@ end_claims(struct tb_change *c, unsigned owner)
 {
     size_t n = 0;
 
-    for (uint32_t i = 0; i < TB_N_CLAIMS && tb_usable(c->table); i++)
-        n += kvt__tb_end_dead(c, owner, i);
+    for (uint32_t i = 0; i < TB_N_CLAIMS && tb_is_usable(c->table); i++)
+        n += kvt__tb_end_dead_claim(c, owner, i);
     return n;
 }
 
@@ -63,7 +63,7 @@ begin_life(struct kvt__table *t, uint64_t limit_bytes)
     struct tb_change c = { .table = t };
 
     (void)end_claims(&c, t->owner);
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return -ESTALE;
     TB_STORE(&t->owners[t->owner].pid, (uint64_t)(uint32_t)getpid());
     set_owner(&c, t->owner, new_incarnation(), limit_bytes);
@@ -84,7 +84,7 @@ take(struct kvt__table *t, uint64_t limit_bytes)
 }
 
 int
-kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes)
+kvt__tb_acquire_owner(struct kvt__table *t, uint64_t limit_bytes)
 {
     for (unsigned i = 0; i < TB_N_OWNERS; i++) {
         if (!kvt__tb_lock_owner(t, i))
@@ -106,7 +106,7 @@ kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes)
 /* If the lock is not available, the owner's record stays, and the next search for dead owners ends
  * the claims. */
 void
-kvt__tb_leave_owner(struct kvt__table *t)
+kvt__tb_release_owner(struct kvt__table *t)
 {
     struct tb_change c;
 
@@ -147,13 +147,13 @@ kvt__table_recover(struct kvt__table *t)
 {
     size_t n = 0;
 
-    for (unsigned i = 0; i < TB_N_OWNERS && tb_usable(t) && tb_is_writer(t); i++)
+    for (unsigned i = 0; i < TB_N_OWNERS && tb_is_usable(t) && tb_is_writer(t); i++)
         n += kvt__tb_recover_owner(t, i);
     return n;
 }
 
 size_t
-kvt__tb_recover_rarely(struct kvt__table *t)
+kvt__tb_recover_if_due(struct kvt__table *t)
 {
     int64_t now = kvt__now_ns(), last = __atomic_load_n(&t->recovered_ns, __ATOMIC_RELAXED);
 

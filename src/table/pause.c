@@ -10,7 +10,7 @@
 bool
 kvt__table_is_paused(const struct kvt__table *t, enum kvt__table_pause kind)
 {
-    int64_t until = tb_usable(t) ? (int64_t)TB_LOAD(&t->header->paused_until[kind]) : 0;
+    int64_t until = tb_is_usable(t) ? (int64_t)TB_LOAD(&t->header->paused_until[kind]) : 0;
 
     if (!until)
         return false;
@@ -23,7 +23,7 @@ bool
 kvt__table_pause(struct kvt__table *t, enum kvt__table_pause kind, int64_t ns)
 {
     assert(ns > 0);
-    return tb_usable(t) &&
+    return tb_is_usable(t) &&
            !__atomic_exchange_n(&t->header->paused_until[kind],
                                 (uint64_t)(kvt__now_ns() + ns), __ATOMIC_SEQ_CST);
 }
@@ -31,6 +31,6 @@ kvt__table_pause(struct kvt__table *t, enum kvt__table_pause kind, int64_t ns)
 bool
 kvt__table_resume(struct kvt__table *t, enum kvt__table_pause kind)
 {
-    return tb_usable(t) &&
+    return tb_is_usable(t) &&
            __atomic_exchange_n(&t->header->paused_until[kind], 0, __ATOMIC_SEQ_CST);
 }

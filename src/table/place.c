@@ -120,7 +120,7 @@ open_file(const struct opening *f, int dir, const char *name)
     if (fd < 0)
         return kvt__fail(-fd, "index: open its file");
     if (!fstat(fd, &st) && S_ISREG(st.st_mode) && !(st.st_mode & 0077) &&
-        (st.st_uid == geteuid() || st.st_uid == f->lock.st_uid) && kvt__tb_share_file(fd) &&
+        (st.st_uid == geteuid() || st.st_uid == f->lock.st_uid) && kvt__tb_flock_shared(fd) &&
         !fstat(fd, &st) && st.st_nlink)
         return fd;
     kvt__lock_file_close(fd);
@@ -146,7 +146,7 @@ check_table(const struct tb_header *h, off_t bytes, const struct kvt__table_para
     bool same = !other && h->area_version == params->area_version;
     if (same && (h->area_bytes == params->area_bytes || tb_only_existing(params)))
         return 0;
-    if (tb_only_existing(params) || kvt__tb_is_alone(fd))
+    if (tb_only_existing(params) || kvt__tb_flock_exclusive(fd))
         return -ENOENT;
     return same ? 0 : kvt__fail(EBUSY, "index: processes with another version of the shared "
                                 "memory use it");
@@ -282,7 +282,7 @@ kvt__table_is_current(struct kvt__table *t)
     struct tb_place place;
     struct stat st;
 
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return false;
     if (t->lock_fd < 0)
         return t->v3_fd < 0 || kvt__tb_is_locked(t->v3_fd, 0, TB_V3_OWNERS);

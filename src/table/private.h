@@ -53,14 +53,15 @@ struct kvt__table {
     struct tb_queued_end queued[TB_N_CLAIMS];
     uint32_t n_queued;
     int64_t recovered_ns;     /* time of the last search for dead owners; atomic */
-    uint32_t stuck;           /* acquisition of the lock that a transaction waited for in vain */
+    uint32_t timed_out;       /* number of the lock's acquisition whose end a transaction awaited in
+                               * vain; 0: none */
     bool is_listing;          /* this handle lists, and holds TB_LIST_BYTE of a shared table */
-    uint32_t n_relists;       /* header->n_relists at the begin of the listing */
+    uint32_t n_listing_requests; /* header->n_listing_requests at the begin of the listing */
 };
 
 /* Return true if the process is not a forked child and the table was not replaced. */
 static inline bool
-tb_usable(const struct kvt__table *t)
+tb_is_usable(const struct kvt__table *t)
 {
     return kvt__fork_generation_now() == t->generation &&
            TB_LOAD(&t->header->use) == TB_IN_USE;
@@ -117,7 +118,7 @@ void kvt__tb_unlock_byte(int lock_fd, off_t byte);
 
 /* Lock a byte like kvt__tb_lock_byte(), and wait up to TB_OPEN_WAIT_NS for the byte.  0;
  * -ETIMEDOUT or another -errno, with a sentence. */
-int kvt__tb_wait_byte(int lock_fd, short type, off_t byte);
+int kvt__tb_lock_byte_wait(int lock_fd, short type, off_t byte);
 
 /* Return true if another handle locks one of n bytes, or if the system does not tell.  Makes a
  * system call. */
@@ -132,11 +133,11 @@ int kvt__tb_set_place(int lock_fd, struct tb_place *place);
 
 /* Take the shared flock of a table's file.  Wait up to TB_OPEN_WAIT_NS for a process that checks
  * if the file is stale.  False: no flock. */
-bool kvt__tb_share_file(int fd);
+bool kvt__tb_flock_shared(int fd);
 
-/* Return true if no other handle has the table's file open; the caller then holds the
- * exclusive flock.  The caller has the shared flock and TB_OPEN_BYTE. */
-bool kvt__tb_is_alone(int fd);
+/* Take the exclusive flock of a table's file.  False: another handle has the file open, and the
+ * caller keeps the shared flock.  The caller has the shared flock and TB_OPEN_BYTE. */
+bool kvt__tb_flock_exclusive(int fd);
 
 /* Read the id of this boot; zeros if the system does not report the id.  0; -EMFILE, -ENFILE or
  * -ENOMEM with a sentence: this process cannot ask the system. */
@@ -175,8 +176,9 @@ bool kvt__tb_redo(struct kvt__table *t);
 /* Carry out the change in progress; does nothing for a change without values. */
 void kvt__tb_commit(struct tb_change *c);
 
-/* Log that a part of the table (`what`) is corrupt, and mark the table replaced. */
-void kvt__tb_garbage(struct kvt__table *t, const char *what);
+/* Log that a part of the table is corrupt, and mark the table replaced.  part: for the message, for
+ * example "a chain". */
+void kvt__tb_mark_corrupt(struct kvt__table *t, const char *part);
 
 /* Add to a change: the word at this address of the mapping gets the value. */
 static inline void
@@ -204,7 +206,7 @@ tb_set32(struct tb_change *c, uint32_t *at, uint32_t value)
 
 /* Add to a change: a counter decreases by n.  If the counter is below n, mark the table
  * replaced. */
-void kvt__tb_lower(struct tb_change *c, uint64_t *counter, uint64_t n);
+void kvt__tb_decrease(struct tb_change *c, uint64_t *counter, uint64_t n);
 
 /* ------------------------------------------------------------------- chain.c */
 
@@ -243,10 +245,10 @@ void kvt__tb_prefetch(const struct kvt__table *t, const uint64_t *hashes, size_t
 uint32_t kvt__tb_find(const struct kvt__table *t, const struct kvt__name *name,
                       const struct kvt__id *id, uint64_t *word);
 
-/* Find the entry of a name in the state READY or CLAIMED.  The caller holds the lock.
- * Returns the number of the entry; TB_NONE: the name has no entry, or the chain is garbage, and
- * the table is marked replaced. */
-uint32_t kvt__tb_locate(struct kvt__table *t, const struct kvt__name *name);
+/* Find the entry of a name in the state READY or CLAIMED; kvt__tb_find() finds only READY entries.
+ * The caller holds the lock.  Returns the number of the entry; TB_NONE: the name has no entry, or
+ * the chain is garbage, and the table is marked replaced. */
+uint32_t kvt__tb_find_locked(struct kvt__table *t, const struct kvt__name *name);
 
 /* Add to a change: link a free entry into the chain of a hash. */
 void kvt__tb_link(struct tb_change *c, uint32_t entry, uint64_t hash);
@@ -257,7 +259,7 @@ void kvt__tb_link(struct tb_change *c, uint32_t entry, uint64_t hash);
 bool kvt__tb_free(struct tb_change *c, uint32_t entry, uint64_t bytes);
 
 /* If the table has at least as many entries as heads, split one chain, and commit. */
-void kvt__tb_split(struct tb_change *c);
+void kvt__tb_split_chain(struct tb_change *c);
 
 /* Return the hash of an entry's name. */
 uint64_t kvt__tb_entry_hash(const struct kvt__table *t, uint32_t entry);
@@ -268,13 +270,13 @@ uint64_t kvt__tb_entry_hash(const struct kvt__table *t, uint32_t entry);
 bool kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out);
 
 /* Mark an entry used now. */
-void kvt__tb_used(const struct kvt__table *t, uint32_t entry);
+void kvt__tb_mark_used(const struct kvt__table *t, uint32_t entry);
 
 /* ------------------------------------------------------------------- claim.c */
 
 /* Return 0 if entries of a snapshot or of an older index may enter the table; -ESTALE; -EINVAL:
  * a reader; -ENOENT: the table has an area, and no entry of a file describes a chunk there. */
-int kvt__tb_check_saved(const struct kvt__table *t);
+int kvt__tb_check_restore(const struct kvt__table *t);
 
 /* Enter an entry of a snapshot or of an older index, unless the name has an entry: the present
  * entry is younger.  recency: as in struct tb_cold; a time in the future becomes now.
@@ -294,18 +296,18 @@ void kvt__tb_end(struct tb_change *c);
 
 /* End one claim of this handle, and commit.  done: the object is stored, or deleted; false: undo
  * the claim. */
-void kvt__tb_end_one(struct tb_change *c, const struct kvt__claim *claim, bool done);
+void kvt__tb_end_claim(struct tb_change *c, const struct kvt__claim *claim, bool done);
 
 /* End one claim of a dead owner, and commit.  The new state of the entry: ARCHITECTURE.md,
  * Index.  False: the owner has no claim with this number. */
-bool kvt__tb_end_dead(struct tb_change *c, unsigned owner, uint32_t number);
+bool kvt__tb_end_dead_claim(struct tb_change *c, unsigned owner, uint32_t number);
 
 /* ------------------------------------------------------------------- space.c */
 
 /* Return the number of the space with this text; TB_NO_SPACE for NULL.  If no space has the text,
  * an unused space gets the text.  The caller holds the lock.  -ENFILE: all spaces for texts with
  * (or without) tags have entries. */
-int kvt__tb_space(struct kvt__table *t, const char *text, uint64_t digest, bool has_tags);
+int kvt__tb_intern_space(struct kvt__table *t, const char *text, uint64_t digest, bool has_tags);
 
 /* Add to a change: the number of a space's entries changes by 1 or -1. */
 void kvt__tb_count_space(struct tb_change *c, uint32_t space, int by);
@@ -364,11 +366,11 @@ int kvt__tb_check_area(const struct kvt__table_params *params);
 /* Take a free owner's number and make the handle a writer with this limit (0: none).  Before,
  * complete the transaction and end the claims of the number's last owner.  In a shared table the
  * caller holds TB_OPEN_BYTE.  0; -EUSERS, -ETIMEDOUT, -ESTALE with a sentence. */
-int kvt__tb_take_owner(struct kvt__table *t, uint64_t limit_bytes);
+int kvt__tb_acquire_owner(struct kvt__table *t, uint64_t limit_bytes);
 
 /* End the claims of this handle and free the handle's number.  The handle is a reader
  * afterwards. */
-void kvt__tb_leave_owner(struct kvt__table *t);
+void kvt__tb_release_owner(struct kvt__table *t);
 
 /* If an owner is dead, end the claims and the limit of the owner.  Returns the number of ended
  * claims; 0 also if the owner lives or the lock was not available. */
@@ -376,7 +378,7 @@ size_t kvt__tb_recover_owner(struct kvt__table *t, unsigned owner);
 
 /* Call kvt__table_recover(), unless this handle did less than a second ago.  Returns the number
  * of ended claims. */
-size_t kvt__tb_recover_rarely(struct kvt__table *t);
+size_t kvt__tb_recover_if_due(struct kvt__table *t);
 
 /* ------------------------------------------------------------------- make.c */
 

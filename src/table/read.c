@@ -38,20 +38,20 @@ kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out
 bool
 kvt__table_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out)
 {
-    return tb_usable(t) && entry < t->max_entries && kvt__tb_read(t, entry, out);
+    return tb_is_usable(t) && entry < t->max_entries && kvt__tb_read(t, entry, out);
 }
 
 bool
 kvt__table_is_used(const struct kvt__table *t, uint32_t entry)
 {
-    return !tb_usable(t) || (entry < t->max_entries &&
-                             tb_state(TB_LOAD_SEQ(&t->hot[entry].word)) != TB_FREE);
+    return !tb_is_usable(t) || (entry < t->max_entries &&
+                                tb_state(TB_LOAD_SEQ(&t->hot[entry].word)) != TB_FREE);
 }
 
 bool
-kvt__table_is_same(const struct kvt__table *t, uint32_t entry, uint64_t word)
+kvt__table_is_unchanged(const struct kvt__table *t, uint32_t entry, uint64_t word)
 {
-    return tb_usable(t) && entry < t->max_entries && tb_state(word) == TB_READY &&
+    return tb_is_usable(t) && entry < t->max_entries && tb_state(word) == TB_READY &&
            TB_LOAD_SEQ(&t->hot[entry].word) == word;
 }
 
@@ -60,7 +60,7 @@ kvt__table_prefetch(const struct kvt__table *t, const struct kvt__name *names, s
 {
     uint64_t hashes[TB_PREFETCHED];
 
-    for (size_t first = 0; first < n && tb_usable(t); first += TB_PREFETCHED) {
+    for (size_t first = 0; first < n && tb_is_usable(t); first += TB_PREFETCHED) {
         size_t some = n - first < TB_PREFETCHED ? n - first : TB_PREFETCHED;
 
         for (size_t i = 0; i < some; i++)
@@ -188,7 +188,7 @@ lease(struct kvt__table *t, const struct kvt__name *name, const struct kvt__id *
             return false;
         if (!lease_entry(t, entry, word, until_ns, now, holder, out ? out : &record))
             continue;
-        kvt__tb_used(t, entry);
+        kvt__tb_mark_used(t, entry);
         return true;
     }
     return false;
@@ -217,7 +217,7 @@ life_of(const struct kvt__lease *lease)
 bool
 kvt__table_has_lease(const struct kvt__table *t, const struct kvt__lease *lease)
 {
-    return tb_usable(t) && lease->life && lease->entry < t->max_entries &&
+    return tb_is_usable(t) && lease->life && lease->entry < t->max_entries &&
            lease->table == number_bits(t) &&
            (TB_LOAD(&t->hot[lease->entry].lease) & TB_LIFE) == life_of(lease);
 }
@@ -230,7 +230,7 @@ kvt__table_unlease(struct kvt__table *t, const struct kvt__lease *lease)
 }
 
 void
-kvt__tb_used(const struct kvt__table *t, uint32_t entry)
+kvt__tb_mark_used(const struct kvt__table *t, uint32_t entry)
 {
     uint64_t *at = &t->cold[entry].recency;
     uint64_t old = TB_LOAD(at), uses = old & TB_USES;
@@ -249,7 +249,7 @@ kvt__table_touch(struct kvt__table *t, const struct kvt__name *name,
     uint32_t entry = kvt__tb_find(t, name, id, &word);
 
     if (entry != TB_NONE)
-        kvt__tb_used(t, entry);
+        kvt__tb_mark_used(t, entry);
 }
 
 /* ------------------------------------------------------------------ listing */
@@ -260,7 +260,7 @@ kvt__table_each(const struct kvt__table *t,
 {
     struct kvt__record record;
 
-    for (uint32_t i = 0; tb_usable(t) && i < TB_LOAD(&t->header->n_fresh) &&
+    for (uint32_t i = 0; tb_is_usable(t) && i < TB_LOAD(&t->header->n_fresh) &&
                          i < t->max_entries; i++)
         if (kvt__tb_read(t, i, &record) && !fn(ctx, &record))
             return;
@@ -272,7 +272,7 @@ kvt__table_get_totals(const struct kvt__table *t, struct kvt__table_totals *out)
     const struct tb_header *h = t->header;
 
     *out = (struct kvt__table_totals){ 0 };
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return;
     out->n_entries = TB_LOAD(&h->n_entries);
     out->n_unread = TB_LOAD(&h->n_unread);

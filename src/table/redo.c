@@ -11,10 +11,10 @@
 #include "table/private.h"
 
 void
-kvt__tb_garbage(struct kvt__table *t, const char *what)
+kvt__tb_mark_corrupt(struct kvt__table *t, const char *part)
 {
     if (TB_LOAD(&t->header->use) == TB_IN_USE)
-        kvt__log(KVT_LOG_WARN, "index: %s is corrupt; the index is replaced", what);
+        kvt__log(KVT_LOG_WARN, "index: %s of the index is corrupt; the index is replaced", part);
     TB_STORE(&t->header->use, TB_REPLACED);
 }
 
@@ -52,16 +52,16 @@ kvt__tb_commit(struct tb_change *c)
         return;
     TB_STORE(&t->header->n_redo, c->n);
     if (!kvt__tb_redo(t)) /* another process wrote garbage just now */
-        kvt__tb_garbage(t, "the redo record");
+        kvt__tb_mark_corrupt(t, "the redo record");
     c->n = 0;
 }
 
 void
-kvt__tb_lower(struct tb_change *c, uint64_t *at, uint64_t n)
+kvt__tb_decrease(struct tb_change *c, uint64_t *at, uint64_t n)
 {
     uint64_t old = TB_LOAD(at);
 
     if (old < n)
-        kvt__tb_garbage(c->table, "a count");
+        kvt__tb_mark_corrupt(c->table, "a count");
     tb_set64(c, at, old < n ? 0 : old - n);
 }

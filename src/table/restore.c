@@ -176,7 +176,7 @@ kvt__table_read_snapshot(struct kvt__table *t, int dirfd)
 {
     struct reader *r;
 
-    int err = kvt__tb_check_saved(t);
+    int err = kvt__tb_check_restore(t);
 
     if (err)
         return err;

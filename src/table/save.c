@@ -125,7 +125,7 @@ write_all(struct writer *w)
     flush(w);
     if (!w->err && fsync(w->fd))
         w->err = -errno;
-    if (!w->err && !tb_usable(w->table))
+    if (!w->err && !tb_is_usable(w->table))
         w->err = -ESTALE;
     return w->err;
 }
@@ -163,7 +163,7 @@ has_changed(struct kvt__table *t, uint32_t *n_changes)
 
     *n_changes = TB_LOAD(&h->lock) >> TB_LOCK_NUMBER_SHIFT;
     bool touched = __atomic_exchange_n(&h->touched, 0, __ATOMIC_SEQ_CST);
-    return touched || *n_changes != TB_LOAD(&h->n_saved);
+    return touched || *n_changes != TB_LOAD(&h->snapshot_acquisition);
 }
 
 /* Return true if an earlier table wrote the file, and this table has not read the file yet. */
@@ -197,7 +197,7 @@ save(struct kvt__table *t, int dirfd, int64_t min_age_s)
     if (err)
         TB_STORE(&t->header->touched, 1);
     if (!err) {
-        TB_STORE(&t->header->n_saved, n_changes);
+        TB_STORE(&t->header->snapshot_acquisition, n_changes);
         TB_STORE(&t->header->restored, 1);
     }
     return err;
@@ -206,7 +206,7 @@ save(struct kvt__table *t, int dirfd, int64_t min_age_s)
 int
 kvt__table_write_snapshot(struct kvt__table *t, int dirfd, int64_t min_age_s)
 {
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return -ESTALE;
     if (!tb_is_writer(t) || t->lock_fd < 0 || t->area)
         return -EINVAL;

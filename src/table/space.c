@@ -67,7 +67,7 @@ kvt__table_space_text(const struct kvt__table *t, uint32_t space, char *out, siz
 {
     char text[TB_TEXT_WORDS * 8];
 
-    if (!tb_usable(t) || space >= TB_N_SPACES || !get_text(&t->spaces[space], text) ||
+    if (!tb_is_usable(t) || space >= TB_N_SPACES || !get_text(&t->spaces[space], text) ||
         strlen(text) >= size)
         return -ENOENT;
     strcpy(out, text);
@@ -75,7 +75,7 @@ kvt__table_space_text(const struct kvt__table *t, uint32_t space, char *out, siz
 }
 
 int
-kvt__tb_space(struct kvt__table *t, const char *text, uint64_t digest, bool has_tags)
+kvt__tb_intern_space(struct kvt__table *t, const char *text, uint64_t digest, bool has_tags)
 {
     uint32_t first = has_tags ? TB_N_UNTAGGED : 0, unused = TB_NO_SPACE;
     uint32_t n = has_tags ? TB_N_SPACES - first : TB_N_UNTAGGED;
@@ -109,6 +109,6 @@ kvt__tb_count_space(struct tb_change *c, uint32_t space, int by)
         return;
     uint32_t n = TB_LOAD(&s->n_entries);
     if (!n && by < 0)
-        kvt__tb_garbage(c->table, "the count of a space");
+        kvt__tb_mark_corrupt(c->table, "the count of a space");
     tb_set32(c, &s->n_entries, n + (uint32_t)by);
 }

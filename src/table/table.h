@@ -137,17 +137,17 @@ int kvt__table_allocate_area(struct kvt__table *table, uint64_t offset, uint64_t
 
 /* Lock a word of the area for one thread of one process, at most wait_ns long.  A word is 0
  * before the first lock.  If the process with the lock dies, the lock is free.  The handle
- * must be a writer.  stuck: a variable of this process for this word, 0 before the first call;
- * if a call has waited in vain for an acquisition, later calls do not wait for the same
- * acquisition.  0; -ETIMEDOUT: another thread held the lock for wait_ns, or the word is
- * garbage. */
+ * must be a writer.  timed_out: a variable of this process for this word, 0 before the first call:
+ * the number of the last acquisition whose end a call awaited in vain.  Later calls do not wait for
+ * the end of the same acquisition.  0; -ETIMEDOUT: another thread held the lock for wait_ns, or the
+ * word is garbage. */
 int kvt__table_lock_word(const struct kvt__table *table, uint32_t *word, int64_t wait_ns,
-                         uint32_t *stuck);
+                         uint32_t *timed_out);
 void kvt__table_unlock_word(uint32_t *word);
 
 /* Unlock the word if the last process with this handle's owner number died with the lock.
  * Call this function before the handle locks the word. */
-void kvt__table_free_word(const struct kvt__table *table, uint32_t *word);
+void kvt__table_unlock_dead_word(const struct kvt__table *table, uint32_t *word);
 
 /* ------------------------------------------------------------------- spaces */
 
@@ -331,7 +331,7 @@ bool kvt__table_is_used(const struct kvt__table *table, uint32_t entry);
 /* Return true if the entry is READY and unchanged since the caller read the word.  If an
  * eviction changes the entry after this call, the evicting process then sees all sequentially
  * consistent writes that the caller made before the call. */
-bool kvt__table_is_same(const struct kvt__table *table, uint32_t entry, uint64_t word);
+bool kvt__table_is_unchanged(const struct kvt__table *table, uint32_t entry, uint64_t word);
 
 /* Call fn on this thread for each READY entry until fn returns false.  May miss entries that
  * change meanwhile.  fn may call the table. */
@@ -362,7 +362,7 @@ bool kvt__table_is_listed(const struct kvt__table *table);
 /* Request another listing.  A process calls this function if the process stored objects under a
  * table that was replaced, because the new table may lack these objects.  The store is not
  * listed until a listing that begins later has ended. */
-void kvt__table_relist(struct kvt__table *table);
+void kvt__table_request_listing(struct kvt__table *table);
 
 /* Begin to list the store.  0: the caller enters the index of version 3, the snapshot and then
  * each listed name, and calls kvt__table_end_list().  -EALREADY: the store is listed; -EBUSY:

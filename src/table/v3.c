@@ -167,7 +167,7 @@ read_entries(struct v3_reader *r)
 int64_t
 kvt__table_read_v3(struct kvt__table *t, int dirfd)
 {
-    int err = kvt__tb_check_saved(t);
+    int err = kvt__tb_check_restore(t);
 
     if (err)
         return err;

@@ -44,7 +44,7 @@ kvt__table_spare(struct kvt__table *t, uint32_t entry)
 {
     uint64_t time = t->order == KVT__EVICT_MRU ? 0 : (uint64_t)tb_wall_ns(t);
 
-    if (!tb_usable(t) || entry >= t->max_entries)
+    if (!tb_is_usable(t) || entry >= t->max_entries)
         return;
     uint64_t *at = &t->cold[entry].recency;
     uint64_t uses = t->order == KVT__EVICT_LFU ? TB_USES : TB_LOAD(at) & TB_USES;
@@ -97,7 +97,7 @@ is_evictable(const struct kvt__table *t, uint32_t entry, int64_t now)
 bool
 kvt__table_is_victim(const struct kvt__table *t, uint32_t entry, struct kvt__record *out)
 {
-    return tb_usable(t) && entry < t->max_entries &&
+    return tb_is_usable(t) && entry < t->max_entries &&
            is_evictable(t, entry, kvt__now_ns()) && kvt__tb_read(t, entry, out);
 }
 
@@ -174,10 +174,10 @@ choose(const struct kvt__table *t, const uint32_t *at, size_t n_at,
 static void
 fill_sample(struct kvt__table *t, uint32_t n_fresh, uint32_t *at, uint32_t n)
 {
-    uint32_t hand = __atomic_fetch_add(&t->header->hand, 1, __ATOMIC_RELAXED);
+    uint32_t first = __atomic_fetch_add(&t->header->next_sample, 1, __ATOMIC_RELAXED);
 
     for (uint32_t i = 0; i < n; i++)
-        at[i] = (uint32_t)(((uint64_t)hand + (uint64_t)i * (n_fresh / n)) % n_fresh);
+        at[i] = (uint32_t)(((uint64_t)first + (uint64_t)i * (n_fresh / n)) % n_fresh);
 }
 
 /* Usually the first sample has victims.  If large chunks have replaced many small chunks, most
@@ -189,7 +189,7 @@ kvt__table_victims(struct kvt__table *t, kvt__table_filter_fn filter, void *ctx,
     uint32_t at[N_SAMPLES];
     size_t n_out = 0;
 
-    if (!tb_usable(t))
+    if (!tb_is_usable(t))
         return 0;
     uint32_t n_fresh = TB_LOAD(&t->header->n_fresh);
     n_fresh = n_fresh < t->max_entries ? n_fresh : (uint32_t)t->max_entries;

@@ -97,7 +97,7 @@ kvt__sc_allocate(const struct sc_memory *m, uint64_t at, uint64_t bytes)
 }
 
 int
-kvt__sc_make(struct kvt__table *table)
+kvt__sc_make_area(struct kvt__table *table)
 {
     struct sc_memory m;
     int err = kvt__sc_view(table, &m);

@@ -68,7 +68,7 @@ struct sc_header {
     uint64_t populated_bytes;  /* bytes at the begin of the payload that have memory */
     uint32_t growth;           /* lock word, held while a process allocates memory */
     _Alignas(64) uint32_t lock; /* lock word, held while a process chooses a place */
-    uint32_t hand;             /* unit at which the next search begins; guarded by lock */
+    uint32_t next_unit;        /* unit at which the next search begins; guarded by lock */
     _Alignas(64) uint32_t n_pins[KVT__TABLE_OWNERS]; /* at least the number of the owner's pins */
 };
 
@@ -84,7 +84,7 @@ struct sc_memory {
     uint64_t payload_at;       /* offset of the payload in the area */
     uint64_t n_entries;
     uint32_t n_units;
-    uint32_t stuck;            /* acquisition of header->lock that a put waited for in vain */
+    uint32_t timed_out;        /* for kvt__table_lock_word() of header->lock */
 };
 
 /* Set max_entries, area_bytes and area_version for a payload of this size.  payload_bytes: at most
@@ -97,7 +97,7 @@ int kvt__sc_view(struct kvt__table *table, struct sc_memory *out);
 
 /* Allocate the parts of a new area before the payload, and the begin of the payload.  0; -errno
  * with a sentence. */
-int kvt__sc_make(struct kvt__table *table);
+int kvt__sc_make_area(struct kvt__table *table);
 
 /* Allocate a part of the payload, with huge pages if the tmpfs has the option huge=advise.  at:
  * offset in the payload.  No process may use the part.  0; -errno with a sentence: no memory of
@@ -122,8 +122,8 @@ struct sc_evicted {
  * and no eviction makes a place free now; -EFBIG: the whole memory is smaller; -ETIMEDOUT: other
  * processes held the lock for 1 s, or the process for which an earlier call waited in vain still
  * holds the lock. */
-int kvt__sc_take(struct sc_memory *m, uint32_t entry, uint64_t bytes,
-                 struct sc_evicted *evicted);
+int kvt__sc_acquire_place(struct sc_memory *m, uint32_t entry, uint64_t bytes,
+                          struct sc_evicted *evicted);
 
 /* Return the payload of an entry that the caller has claimed.  NULL: the entry's place is smaller
  * than `bytes`, or is garbage. */
@@ -131,7 +131,7 @@ unsigned char *kvt__sc_payload(const struct sc_memory *m, uint32_t entry, uint64
 
 /* Return the payload at a pinned place; the entry may have another place now.  NULL: the place is
  * smaller than `bytes`, or is garbage. */
-unsigned char *kvt__sc_pinned(const struct sc_memory *m, unsigned pin, uint64_t bytes);
+unsigned char *kvt__sc_pinned_payload(const struct sc_memory *m, unsigned pin, uint64_t bytes);
 
 /* ------------------------------------------------------------------- grow.c */
 

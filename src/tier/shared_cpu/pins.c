@@ -61,7 +61,7 @@ kvt__sc_pin(const struct sc_memory *m, uint32_t entry, uint64_t word)
     int pin = take_pin(&m->pins[owner], SC_LOAD(&m->places[entry]));
     if (pin < 0)
         count(m, owner, UINT32_MAX);
-    if (pin >= 0 && !kvt__table_is_same(m->table, entry, word)) {
+    if (pin >= 0 && !kvt__table_is_unchanged(m->table, entry, word)) {
         kvt__sc_unpin(m, (unsigned)pin);
         return -ENOENT;
     }
@@ -78,8 +78,8 @@ kvt__sc_clear_owner(const struct sc_memory *m)
     for (unsigned i = 0; i < SC_N_PINS / 64; i++)
         SC_STORE(&m->pins[owner].used[i], 0);
     SC_STORE(&m->header->n_pins[owner], 0);
-    kvt__table_free_word(m->table, &m->header->lock);
-    kvt__table_free_word(m->table, &m->header->growth);
+    kvt__table_unlock_dead_word(m->table, &m->header->lock);
+    kvt__table_unlock_dead_word(m->table, &m->header->growth);
 }
 
 /* Return the end of the last pinned place of one owner that overlaps units [first, first + n); 0:

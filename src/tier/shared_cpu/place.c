@@ -75,16 +75,16 @@ static bool
 find_free(const struct sc_memory *m, uint32_t n, uint32_t *first)
 {
     uint32_t limit = n_populated(m), n_left = MAX_PASSED;
-    uint32_t hand = SC_LOAD(&m->header->hand);
+    uint32_t at = SC_LOAD(&m->header->next_unit);
 
-    *first = hand < limit ? hand : 0;
+    *first = at < limit ? at : 0;
     if (find_between(m, first, limit, n, &n_left))
         return true;
     if (n_left)
         *first = 0;
     if (find_between(m, first, limit, n, &n_left))
         return true;
-    SC_STORE(&m->header->hand, *first);
+    SC_STORE(&m->header->next_unit, *first);
     return false;
 }
 
@@ -206,11 +206,12 @@ take(const struct sc_memory *m, uint32_t entry, uint32_t first, uint32_t n)
     SC_STORE(&m->places[entry], sc_place(first, n));
     for (uint32_t unit = first; unit < first + n; unit++)
         SC_STORE(&m->units[unit], entry + 1);
-    SC_STORE(&m->header->hand, first + n);
+    SC_STORE(&m->header->next_unit, first + n);
 }
 
 int
-kvt__sc_take(struct sc_memory *m, uint32_t entry, uint64_t bytes, struct sc_evicted *evicted)
+kvt__sc_acquire_place(struct sc_memory *m, uint32_t entry, uint64_t bytes,
+                      struct sc_evicted *evicted)
 {
     uint32_t n = (uint32_t)((bytes + SC_UNIT - 1) / SC_UNIT), first;
 
@@ -219,7 +220,7 @@ kvt__sc_take(struct sc_memory *m, uint32_t entry, uint64_t bytes, struct sc_evic
         return kvt__fail(EFBIG, "shared_cpu: a chunk of %llu bytes does not fit %llu bytes",
                          (unsigned long long)bytes,
                          (unsigned long long)kvt__sc_payload_bytes(m));
-    if (kvt__table_lock_word(m->table, &m->header->lock, LOCK_WAIT_NS, &m->stuck))
+    if (kvt__table_lock_word(m->table, &m->header->lock, LOCK_WAIT_NS, &m->timed_out))
         return kvt__fail(ETIMEDOUT, "shared_cpu: another process holds the lock for too long");
     /* The place of the entry's last chunk: without this store its units would count as used. */
     SC_STORE(&m->places[entry], 0);
@@ -247,7 +248,7 @@ kvt__sc_payload(const struct sc_memory *m, uint32_t entry, uint64_t bytes)
 }
 
 unsigned char *
-kvt__sc_pinned(const struct sc_memory *m, unsigned pin, uint64_t bytes)
+kvt__sc_pinned_payload(const struct sc_memory *m, unsigned pin, uint64_t bytes)
 {
     return payload_of(m, SC_LOAD(&m->pins[kvt__table_owner(m->table)].place[pin]), bytes);
 }

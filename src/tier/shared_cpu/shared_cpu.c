@@ -122,7 +122,7 @@ make(void *ctx, struct kvt__table *index)
     if (!err)
         err = kvt__sc_claim(t->payload_bytes, &t->claim);
     if (!err)
-        err = kvt__sc_make(index);
+        err = kvt__sc_make_area(index);
     if (err)
         kvt__mem_claim_end(&t->claim);
     return err;
@@ -293,7 +293,7 @@ list_one(void *ctx, const struct kvt__record *record)
 
     /* If the entry is unchanged after the copy, the text belonged to the entry's space. */
     if (!kvt__table_space_text(l->index, record->space, text, sizeof text) &&
-        kvt__table_is_same(l->index, record->entry, record->word) &&
+        kvt__table_is_unchanged(l->index, record->entry, record->word) &&
         !kvt__space_key(text, &record->hash, key, sizeof key) &&
         !strncmp(key, l->prefix, strlen(l->prefix)))
         l->fn(l->ctx, key, kvt__key_is_opaque(text), record->bytes, record->recency_ns);

@@ -34,7 +34,7 @@ static int
 put(struct sc_tier *t, struct sc_memory *m, const struct kvt__tier_op *op)
 {
     struct sc_evicted evicted;
-    int err = kvt__sc_take(m, op->object->entry, op->slot.bytes, &evicted);
+    int err = kvt__sc_acquire_place(m, op->object->entry, op->slot.bytes, &evicted);
 
     if (t->counters) {
         kvt__count(t->counters, KVT__N_evicted_chunks, evicted.n);
@@ -82,7 +82,7 @@ get(const struct sc_memory *m, struct kvt__tier_op *op)
     if (pin < 0) /* -EAGAIN, because after -ENOENT the store would delete the entry */
         return kvt__fail(EAGAIN, "shared_cpu: chunk %s: too many chunks are read at once",
                          object->key);
-    const unsigned char *payload = kvt__sc_pinned(m, (unsigned)pin, op->slot.bytes);
+    const unsigned char *payload = kvt__sc_pinned_payload(m, (unsigned)pin, op->slot.bytes);
     if (payload && op->found.payload_bytes == op->slot.bytes)
         memcpy(op->slot.payload, payload, op->slot.bytes);
     else
@@ -135,7 +135,7 @@ kvt__sc_acquire_chunk(struct kvt__tier *tier, const struct kvt__object *object, 
         return false;
     int pin = kvt__sc_pin(&o->memory, object->entry, object->word);
     unsigned char *payload = pin < 0 || pin >= MAX_ACQUIRED
-        ? NULL : kvt__sc_pinned(&o->memory, (unsigned)pin, bytes);
+        ? NULL : kvt__sc_pinned_payload(&o->memory, (unsigned)pin, bytes);
     if (!payload) {
         if (pin >= 0)
             kvt__sc_unpin(&o->memory, (unsigned)pin);

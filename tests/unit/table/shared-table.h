@@ -65,7 +65,7 @@ shared_open(const struct shared *s)
     if (memcmp(t->header->magic, TB_MAGIC, sizeof t->header->magic) &&
         kvt__tb_init(t, &s->params, (const uint64_t[2]){ 0, 0 }, ""))
         abort();
-    if (kvt__tb_take_owner(t, s->params.limit_bytes))
+    if (kvt__tb_acquire_owner(t, s->params.limit_bytes))
         abort();
     lock_byte_4096(t->lock_fd, F_UNLCK);
     return t;

@@ -108,7 +108,7 @@ n_unused_claims(const struct kvt__table *t)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < TB_N_CLAIMS; i++)
-        n += tb_claim_at(t, t->owner, i)->what == TB_NO_CLAIM;
+        n += tb_claim_at(t, t->owner, i)->packed == TB_NO_CLAIM;
     return n;
 }
 
@@ -146,7 +146,7 @@ recount(const struct kvt__table *t)
         for (uint32_t i = 0; t->owners[owner].incarnation && i < TB_N_CLAIMS; i++) {
             const struct tb_claim *claim = &t->claims[owner * TB_N_CLAIMS + i];
 
-            used += (claim->what & 0xff) == KVT__CLAIM_REPLACE ? claim->bytes : 0;
+            used += (claim->packed & 0xff) == KVT__CLAIM_REPLACE ? claim->bytes : 0;
         }
     for (uint32_t head = 0; head < h->n_heads; head++) {
         uint32_t link = t->heads[head], at;

@@ -53,7 +53,7 @@ eviction_is_for_the_version_that_was_seen(void **state)
     assert_int_equal(kvt__table_evict(t, &beyond, true, &c), -ENOENT);
     assert_int_equal(kvt__table_forget(t, &nothing, true), -ENOENT);
     assert_int_equal(kvt__table_forget(t, &beyond, true), -ENOENT);
-    assert_true(tb_usable(t));
+    assert_true(tb_is_usable(t));
     assert_int_equal(store(t, 1, 100), 0);
     r = seen(t, 1);
     assert_int_equal(kvt__table_evict(t, &r, false, &c), 0);

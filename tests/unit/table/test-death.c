@@ -125,7 +125,7 @@ check(struct kvt__table *t, bool all_dead)
 
     if (all_dead) {
         while (kvt__tb_begin(t, &c))
-            assert_true(tb_usable(t));
+            assert_true(tb_is_usable(t));
         recount(t);
         kvt__tb_end(&c);
         (void)kvt__table_recover(t);
@@ -135,7 +135,7 @@ check(struct kvt__table *t, bool all_dead)
         return;
     }
     while (kvt__tb_begin(t, &c)) /* under the lock, so the other process changes nothing */
-        assert_true(tb_usable(t));
+        assert_true(tb_is_usable(t));
     recount(t);
     kvt__tb_end(&c);
 }

@@ -100,18 +100,18 @@ an_entry_is_read_by_number(void **state)
     assert_int_equal(store(t, 1, 10), 0);
     r = seen(t, 1);
     assert_true(kvt__table_read(t, r.entry, &again) && again.word == r.word);
-    assert_true(kvt__table_is_used(t, r.entry) && kvt__table_is_same(t, r.entry, r.word));
+    assert_true(kvt__table_is_used(t, r.entry) && kvt__table_is_unchanged(t, r.entry, r.word));
     assert_int_equal(kvt__table_evict(t, &r, false, &claim), 0);
     assert_false(kvt__table_read(t, r.entry, &again));
     assert_true(kvt__table_is_used(t, r.entry));
-    assert_false(kvt__table_is_same(t, r.entry, r.word));
+    assert_false(kvt__table_is_unchanged(t, r.entry, r.word));
     kvt__table_abort(t, &claim);
     assert_true(kvt__table_read(t, r.entry, &again));
-    assert_false(kvt__table_is_same(t, r.entry, r.word));
+    assert_false(kvt__table_is_unchanged(t, r.entry, r.word));
     assert_int_equal(kvt__table_forget(t, &again, false), 0);
     assert_false(kvt__table_is_used(t, r.entry));
     assert_false(kvt__table_is_used(t, UINT32_MAX) || kvt__table_read(t, UINT32_MAX, &again) ||
-                 kvt__table_is_same(t, UINT32_MAX, r.word));
+                 kvt__table_is_unchanged(t, UINT32_MAX, r.word));
     kvt__table_close(t);
 }
 

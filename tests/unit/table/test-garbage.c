@@ -34,7 +34,7 @@ open_guarded(void)
     assert_int_equal(mprotect(map, n_bytes, PROT_READ | PROT_WRITE), 0);
     kvt__tb_set_parts(t, map, TB_MIN_HEADS, false, 0);
     assert_int_equal(kvt__tb_init(t, &params, (const uint64_t[2]){ 0, 0 }, ""), 0);
-    assert_int_equal(kvt__tb_take_owner(t, 0), 0);
+    assert_int_equal(kvt__tb_acquire_owner(t, 0), 0);
     for (uint64_t i = 0; i < N_CHUNKS; i++)
         assert_int_equal(store(t, i, 10), 0);
     for (uint64_t i = 0; i < N_CHUNKS; i += 4) {
@@ -217,9 +217,9 @@ claims_that_changed(void **state)
 
         assert_int_equal(claim_n(t, 1000, 1000, 10, &c), 0);
         if (i == 0)
-            t->claims[c.number].what = TB_NO_CLAIM;
+            t->claims[c.number].packed = TB_NO_CLAIM;
         else if (i == 1)
-            t->claims[c.number].what += UINT64_C(1) << 32;
+            t->claims[c.number].packed += UINT64_C(1) << 32;
         else if (i == 2)
             t->hot[c.entry].word ^= 1 << 4; /* owner */
         else

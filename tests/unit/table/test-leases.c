@@ -523,7 +523,7 @@ the_only_chunk_of_many_entries_is_a_victim(void **state)
     }
     r = seen(t, 12345);
     for (uint32_t hand = r.entry - 200; hand < r.entry + 200; hand++) {
-        t->header->hand = hand;
+        t->header->next_sample = hand;
         assert_int_equal(kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS), 1);
         assert_int_equal(out[0].entry, r.entry);
     }

@@ -158,7 +158,7 @@ check_end(void)
                 fail_msg("a find missed an untouched entry");
     }
     check_holds();
-    if (tb_usable(judge))
+    if (tb_is_usable(judge))
         return;
     fail_msg("the table was marked replaced");
 }

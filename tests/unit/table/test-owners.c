@@ -291,7 +291,7 @@ only_a_replaced_table_is_retired(void **state)
     assert_int_equal(kvt__table_recover(other), 0);
     assert_true(kvt__table_publish(t, &claim));
     assert_true(find(other, 1, NULL));
-    kvt__tb_garbage(other, "a test");
+    kvt__tb_mark_corrupt(other, "a test");
     assert_true(has_byte(other, t->owner));
     kvt__table_retire(t);
     assert_false(has_byte(other, t->owner));

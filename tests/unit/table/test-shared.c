@@ -366,18 +366,18 @@ the_record_of_a_published_chunk_is_cleared(void **state)
     (void)state;
     assert_int_equal(claim_n(b, 1, 1, 10, &publish), 0);
     struct tb_claim *record = record_at(b, b->owner, publish.number);
-    uint64_t what = record->what;
+    uint64_t packed = record->packed;
     assert_true(kvt__table_publish(b, &publish));
-    assert_int_equal(record->what, TB_NO_CLAIM);
-    record->what = what;
+    assert_int_equal(record->packed, TB_NO_CLAIM);
+    record->packed = packed;
     struct kvt__record r = seen(b, 1);
     assert_int_equal(kvt__table_evict(b, &r, false, &evict), 0);
     assert_true(evict.number != publish.number);
     die(b);
     assert_int_equal(kvt__table_recover(a), 1);
-    assert_int_equal(record_at(a, 1, publish.number)->what, TB_NO_CLAIM);
+    assert_int_equal(record_at(a, 1, publish.number)->packed, TB_NO_CLAIM);
     assert_int_equal(seen(a, 1).flags, KVT__TABLE_UNREAD);
-    assert_true(tb_usable(a));
+    assert_true(tb_is_usable(a));
     recount(a);
     kvt__table_close(a);
 }
@@ -411,7 +411,7 @@ a_replaced_table_finds_nothing(void **state)
     assert_int_equal(store(a, 1, 10), 0);
     assert_int_equal(claim_n(a, 2, 2, 10, &c), 0);
     struct kvt__record r = seen(a, 1), out[8];
-    kvt__tb_garbage(b, "a test");
+    kvt__tb_mark_corrupt(b, "a test");
     assert_false(find(a, 1, NULL));
     assert_false(kvt__table_publish(a, &c));
     assert_int_equal(store(a, 3, 10), -ESTALE);

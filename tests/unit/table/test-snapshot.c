@@ -409,10 +409,10 @@ a_relist_is_for_listings_that_begin_later(void **state)
     assert_int_equal(kvt__table_begin_list(a), 0);
     kvt__table_end_list(a, true);
     assert_true(kvt__table_is_listed(b));
-    kvt__table_relist(b);
+    kvt__table_request_listing(b);
     assert_false(kvt__table_is_listed(a));
     assert_int_equal(kvt__table_begin_list(a), 0);
-    kvt__table_relist(b);
+    kvt__table_request_listing(b);
     kvt__table_end_list(a, true);
     assert_false(kvt__table_is_listed(b));
     assert_int_equal(kvt__table_begin_list(b), 0);

@@ -43,7 +43,7 @@ static inline int
 make_memory(void *ctx, struct kvt__table *table)
 {
     (void)ctx;
-    return kvt__sc_make(table);
+    return kvt__sc_make_area(table);
 }
 
 /* Open a memory of n_units; the first populated_units have memory of the host and count as
@@ -147,7 +147,7 @@ put(struct handle *h, uint64_t n, uint32_t n_units)
 
     if (err)
         return err;
-    err = kvt__sc_take(&h->m, claim.entry, bytes_of(n_units), &evicted);
+    err = kvt__sc_acquire_place(&h->m, claim.entry, bytes_of(n_units), &evicted);
     unsigned char *payload = err ? NULL : kvt__sc_payload(&h->m, claim.entry,
                                                           bytes_of(n_units));
     if (!payload) {
@@ -206,7 +206,7 @@ pin(struct handle *h, uint64_t n, const unsigned char **payload)
         return -ENOENT;
     int number = kvt__sc_pin(&h->m, seen.entry, seen.word);
     if (number >= 0)
-        *payload = kvt__sc_pinned(&h->m, (unsigned)number, seen.bytes);
+        *payload = kvt__sc_pinned_payload(&h->m, (unsigned)number, seen.bytes);
     return number;
 }
 

@@ -98,7 +98,7 @@ claimed_chunks_stay(void **state)
     struct sc_evicted evicted;
 
     assert_int_equal(claim_n(&h, 1, 4, &claim), 0);
-    assert_int_equal(kvt__sc_take(&h.m, claim.entry, bytes_of(4), &evicted), 0);
+    assert_int_equal(kvt__sc_acquire_place(&h.m, claim.entry, bytes_of(4), &evicted), 0);
     unsigned char *payload = kvt__sc_payload(&h.m, claim.entry, bytes_of(4));
     fill_payload(1, payload, bytes_of(4));
     for (uint64_t i = 0; i < 200; i++)
@@ -181,12 +181,12 @@ evicted_chunks_are_counted(void **state)
     for (uint64_t i = 0; i < N; i++)
         assert_int_equal(put(&h, i, 1), 0);
     assert_int_equal(claim_n(&h, 100, 5, &claim), 0);
-    assert_int_equal(kvt__sc_take(&h.m, claim.entry, bytes_of(5), &evicted), 0);
+    assert_int_equal(kvt__sc_acquire_place(&h.m, claim.entry, bytes_of(5), &evicted), 0);
     assert_int_equal(evicted.n, 5);
     assert_int_equal(evicted.bytes, 5 * bytes_of(1));
     kvt__table_abort(h.table, &claim);
     assert_int_equal(claim_n(&h, 101, N, &claim), 0);
-    assert_int_equal(kvt__sc_take(&h.m, claim.entry, N * SC_UNIT + 1, &evicted), -EFBIG);
+    assert_int_equal(kvt__sc_acquire_place(&h.m, claim.entry, N * SC_UNIT + 1, &evicted), -EFBIG);
     kvt__table_abort(h.table, &claim);
     kvt__table_close(h.table);
 }
@@ -199,7 +199,7 @@ a_chunk_of_whole_units_takes_no_other_unit(void **state)
     struct kvt__claim claim;
 
     assert_int_equal(claim_n(&h, 1, N, &claim), 0);
-    assert_int_equal(kvt__sc_take(&h.m, claim.entry, N * SC_UNIT, &evicted), 0);
+    assert_int_equal(kvt__sc_acquire_place(&h.m, claim.entry, N * SC_UNIT, &evicted), 0);
     assert_non_null(kvt__sc_payload(&h.m, claim.entry, N * SC_UNIT));
     assert_null(kvt__sc_payload(&h.m, claim.entry, N * SC_UNIT + 1));
     kvt__table_abort(h.table, &claim);
@@ -278,7 +278,7 @@ garbage_in_any_word(void **state)
         for (unsigned i = 0; bits & 4 && i < SC_N_PINS / 64; i++)
             h.m.pins[owner].used[i] = mix(random + i);
         if (bits & 8)
-            h.m.header->hand = (uint32_t)garbage(random);
+            h.m.header->next_unit = (uint32_t)garbage(random);
         if (bits & 16)
             h.m.header->populated_bytes = mix(random) >> random % 60;
         use_garbage(&h, random);
@@ -358,7 +358,7 @@ a_lock_that_stayed_ends_with_its_process(void **state)
 {
     struct handle h = open_memory(*state, N), other = open_memory(*state, N);
 
-    assert_int_equal(kvt__table_lock_word(other.table, &h.m.header->lock, 1, &h.m.stuck), 0);
+    assert_int_equal(kvt__table_lock_word(other.table, &h.m.header->lock, 1, &h.m.timed_out), 0);
     for (uint64_t i = 0; i < 3; i++)
         assert_int_equal(put(&h, i, 1), -ETIMEDOUT);
     kvt__table_close(other.table);
