@@ -22,25 +22,25 @@ check_io(const struct kvt_engine *engine, const struct kvt__call_kind *kind, siz
     if (err)
         return err;
     if (io->group >= engine->n_groups || !engine->groups[io->group].view.base)
-        return kvt__fail(EINVAL, "%s: ios[%zu]: group %u is unknown or has no view.",
-                         kind->name, i, io->group);
+        return kvt__fail(EINVAL, "%s: ios[%zu]: group %u does not exist or has no view; call "
+                         "kvt_engine_set_view() first.", kind->name, i, io->group);
     const struct kvt__view *view = &engine->groups[io->group].view;
     for (uint32_t c = 0; c < io->n_chunks; c++) {
         uint32_t n = io->chunks[c].n_tokens;
         if (!n || n > engine->chunk_tokens)
-            return kvt__fail(EINVAL, "%s: ios[%zu]: chunk %u has %u tokens, 1 to %u are "
-                             "possible.", kind->name, i, c, n, engine->chunk_tokens);
+            return kvt__fail(EINVAL, "%s: ios[%zu]: chunk %u has %u tokens; a chunk has 1 to %u "
+                             "tokens.", kind->name, i, c, n, engine->chunk_tokens);
         need += kvt__view_blocks(view, n);
     }
     if (!kind->has_blocks)
         return 0;
     if (need != io->n_blocks)
-        return kvt__fail(EINVAL, "%s: ios[%zu]: %zu block ids, its chunks need %zu.",
+        return kvt__fail(EINVAL, "%s: ios[%zu] has %zu block ids; the chunks need %zu block ids.",
                          kind->name, i, io->n_blocks, need);
     for (size_t b = 0; b < need; b++)
         if (io->blocks[b] >= (int64_t)view->n_blocks)
-            return kvt__fail(EINVAL, "%s: ios[%zu]: block id %d, the view has %u.",
-                             kind->name, i, io->blocks[b], view->n_blocks);
+            return kvt__fail(EINVAL, "%s: ios[%zu]: block id %d is out of range; the view has %u "
+                             "blocks.", kind->name, i, io->blocks[b], view->n_blocks);
     return 0;
 }
 
@@ -53,7 +53,8 @@ kvt__call_check(const struct kvt_engine *engine, const struct kvt__call_kind *ki
     for (size_t i = 0; !err && i < n_ios; i++)
         err = check_io(engine, kind, i, &ios[i]);
     if (!err && !engine->pool)
-        err = kvt__fail(EINVAL, "%s: a scheduler's engine has no pool.", kind->name);
+        err = kvt__fail(EINVAL, "%s: the engine has no pool; open the engine with "
+                        "KVT_ROLE_WORKER.", kind->name);
     return err;
 }
 

@@ -11,9 +11,9 @@ int
 kvt__engine_check(const struct kvt_engine *engine, const char *call)
 {
     if (!engine || engine->magic != KVT__ENGINE_MAGIC)
-        return kvt__fail(EINVAL, "%s: not an open engine.", call);
+        return kvt__fail(EINVAL, "%s: the engine is NULL or closed.", call);
     if (engine->pid != getpid())
         return kvt__fail(ESTALE, "%s: the engine was opened by process %ld, before a "
-                         "fork; open one in this process.", call, (long)engine->pid);
+                         "fork; open an engine in this process.", call, (long)engine->pid);
     return 0;
 }

@@ -44,18 +44,20 @@ check_group(const struct kvt_engine_params *params, uint32_t g, uint64_t chunk)
                          "%s must not be 0.", g,
                          opaque ? "block_bytes" : "n_heads, head_bytes");
     if (group->format < KVT_FORMAT_OPAQUE || group->format > KVT_FORMAT_MLA)
-        return kvt__fail(EINVAL, "kvt_engine_open: group %u: no format %u.", g,
+        return kvt__fail(EINVAL, "kvt_engine_open: group %u: format %u does not exist.", g,
                          group->format);
     if (!opaque && params->n_groups > 1)
-        return kvt__fail(EINVAL, "kvt_engine_open: group %u: LMCache's names do not tell "
-                         "groups apart; several need KVT_FORMAT_OPAQUE.", g);
+        return kvt__fail(EINVAL, "kvt_engine_open: group %u: LMCache's names do not contain the "
+                         "group; with several groups, set the format of each group to "
+                         "KVT_FORMAT_OPAQUE.", g);
     if (group->kind != KVT_GROUP_FULL &&
         (group->kind != KVT_GROUP_SLIDING || group->window_tokens < 2))
-        return kvt__fail(EINVAL, "kvt_engine_open: group %u: kind %u with window %u.", g,
-                         group->kind, group->window_tokens);
+        return kvt__fail(EINVAL, "kvt_engine_open: group %u: kind %u with window_tokens %u is "
+                         "invalid; the kind is KVT_GROUP_FULL, or KVT_GROUP_SLIDING with a window "
+                         "of at least 2 tokens.", g, group->kind, group->window_tokens);
     if (group->replicated > 1)
-        return kvt__fail(EINVAL, "kvt_engine_open: group %u: replicated is %u, 0 or 1 is "
-                         "possible.", g, group->replicated);
+        return kvt__fail(EINVAL, "kvt_engine_open: group %u: replicated is %u and must be 0 "
+                         "or 1.", g, group->replicated);
     if (chunk % group->block_tokens)
         return kvt__fail(EINVAL, "chunk_size %llu is no multiple of the engine's block "
                          "size %u; set chunk_size: %llu.", (unsigned long long)chunk,
@@ -74,17 +76,17 @@ check_params(const struct kvt_engine_params *params)
         return kvt__fail(EINVAL, "kvt_engine_open: config, model with name and "
                          "kv_dtype, and 1 to %d groups are needed.", KVT__MAX_GROUPS);
     if (!(params->role & KVT_ROLE_BOTH) || params->role & ~(uint32_t)KVT_ROLE_BOTH)
-        return kvt__fail(EINVAL, "kvt_engine_open: no role %u.", params->role);
+        return kvt__fail(EINVAL, "kvt_engine_open: role %u does not exist.", params->role);
     if (!model->world_size || model->rank >= model->world_size)
-        return kvt__fail(EINVAL, "kvt_engine_open: rank %u of %u.", model->rank,
-                         model->world_size);
+        return kvt__fail(EINVAL, "kvt_engine_open: rank %u must be below world_size %u.",
+                         model->rank, model->world_size);
     if (!*model->name || strchr(model->name, '@') ||
         strlen(model->name) > KVT__KEY_MODEL_MAX)
-        return kvt__fail(EINVAL, "model name '%s': 1 to %d bytes without '@' can be "
-                         "part of a key.", model->name, KVT__KEY_MODEL_MAX);
+        return kvt__fail(EINVAL, "model name '%s' cannot be part of a key; a name has 1 to %d "
+                         "bytes and no '@'.", model->name, KVT__KEY_MODEL_MAX);
     if (!kvt__key_dtype_known(model->kv_dtype))
-        return kvt__fail(EINVAL, "KV dtype '%s' is none that keys know.",
-                         model->kv_dtype);
+        return kvt__fail(EINVAL, "KV dtype '%s' cannot be part of a key; use a name of LMCache, "
+                         "for example bfloat16.", model->kv_dtype);
     for (uint32_t g = 0; g < params->n_groups; g++) {
         int err = check_group(params, g, (uint64_t)params->config->chunk_size);
         if (err)
@@ -103,7 +105,7 @@ kvt__engine_copy_params(struct kvt__params_copy *copy, const struct kvt_engine_p
         err = kvt__copy_sized(&copy->model, sizeof copy->model, params->model,
                               "kvt_engine_open: model");
     if (!err && params->n_groups > KVT__MAX_GROUPS)
-        err = kvt__fail(EINVAL, "kvt_engine_open: %u groups, at most %d are possible.",
+        err = kvt__fail(EINVAL, "kvt_engine_open: n_groups is %u and must be at most %d.",
                         params->n_groups, KVT__MAX_GROUPS);
     const char *group = (const char *)params->groups;
     for (uint32_t g = 0; !err && group && g < params->n_groups; g++) {
@@ -160,9 +162,9 @@ start_hashes(struct kvt_engine *e, const struct kvt_config *config)
 
     e->hash_kind = kvt__hash_kind_named(config->pre_caching_hash_algorithm, release);
     if (release && !strncmp(release, "0.3.", 4) && e->hash_kind == KVT__HASH_BUILTIN)
-        kvt__log(KVT_LOG_WARN, "lmcache_release %s has no effect on hashes by builtin: "
-                 "kvtier does not make those of that LMCache; set "
-                 "pre_caching_hash_algorithm to sha256_cbor", release);
+        kvt__log(KVT_LOG_WARN, "lmcache_release %s has no effect: kvtier does not compute the "
+                 "builtin hashes of this release; set pre_caching_hash_algorithm to sha256_cbor",
+                 release);
     return kvt__hash_start(&e->hash_root, e->hash_kind, config->hash_seed);
 }
 

@@ -58,7 +58,7 @@ open_pool(struct kvt_engine *e, const struct kvt_config *config)
     /* Half of the transfer memory is reserved for loads, so transfers need at least two slots. */
     if (!kvt__pool_fits(e->pool, 2 * e->largest_chunk))
         return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB cannot hold two chunks of "
-                         "%llu bytes; raise it or lower chunk_size.",
+                         "%llu bytes; raise max_local_cpu_size or lower chunk_size.",
                          kvt__pool_bytes(e->pool) >> 20,
                          (unsigned long long)e->largest_chunk);
     /* Without other transfers, a load always finds a slot. */
@@ -100,8 +100,8 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
         .limit_bytes = pool_bytes - transfer_bytes(e, pool_bytes),
         .object_bytes = e->smallest_chunk };
     if (!memory.limit_bytes && !kvt__store_traits(e->store)->n_tiers)
-        return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB leave no room for a chunk to "
-                         "stay in, and there is no storage; raise it.", pool_bytes >> 20);
+        return kvt__fail(EINVAL, "max_local_cpu_size: transfers use all %zu MiB, and no storage "
+                         "is configured; raise max_local_cpu_size.", pool_bytes >> 20);
     int err = memory.limit_bytes ? kvt__store_add_memory(e->store, &memory) : 0;
     if (err || !kvt__store_traits(e->store)->has_memory)
         return err;
@@ -246,7 +246,7 @@ kvt_engine_close(struct kvt_engine *engine)
         return; /* in a forked child: the parent closes the engine */
     /* Let stores in progress finish, for as long as a load may take. */
     if (engine->pool && kvt_engine_flush(engine, engine->load_timeout_ns / KVT__NS_PER_MS))
-        kvt__log(KVT_LOG_INFO, "not everything was stored before the end: %s",
+        kvt__log(KVT_LOG_INFO, "some chunks were not stored before the engine was closed: %s",
                  kvt__why());
     kvt__store_stop(engine->store);
     stop_calls(engine);

@@ -46,7 +46,8 @@ space_text(const struct kvt__space_desc *desc, bool opaque, struct kvt__space *s
     int n = snprintf(space->text, sizeof space->text, "%s@%u@%u@@%s%s", desc->model,
                      desc->world_size, desc->rank, desc->kv_dtype, own);
     if (n < 0 || (size_t)n >= sizeof space->text)
-        return kvt__fail(ENAMETOOLONG, "the key of model '%s'", desc->model);
+        return kvt__fail(ENAMETOOLONG, "model '%s': a key text of the model is longer than %zu "
+                         "bytes; use a shorter model name.", desc->model, sizeof space->text - 1);
     space->own_tag = (size_t)n - strlen(own);
     return 0;
 }
@@ -98,7 +99,7 @@ kvt__keyspaces_make(struct kvt_engine *engine)
     engine->max_tag_bytes = KVT__KEY_TAGS_MAX;
     engine->keyspaces = calloc(n, sizeof *engine->keyspaces);
     if (!engine->keyspaces)
-        return kvt__fail(ENOMEM, "keys of %zu ranks and groups", n);
+        return kvt__fail(ENOMEM, "allocate the keys of %zu ranks and groups", n);
     for (uint32_t i = 0; !err && i < n; i++)
         err = make(engine, i / engine->n_groups, i % engine->n_groups,
                    &engine->keyspaces[i]);

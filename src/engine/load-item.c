@@ -207,7 +207,9 @@ on_scattered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 
     (void)crc; /* the store verified the slot */
     if (err)
-        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be loaded: %s", kvt__why());
+        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk of %s was not loaded: the copy to the GPU failed: "
+                      "%s (logged once; the counter load_failed counts all)",
+                      item->req.space->text, kvt__why());
     end_copy(item, status);
     end_item(item, status);
 }

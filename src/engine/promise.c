@@ -288,7 +288,7 @@ read_ahead(struct kvt_seq *seq)
                                         .chunks = seq->chunks + ranges[i].first_chunk,
                                         .n_chunks = ranges[i].n_chunks };
     if (n && kvt__prefetch(e, ios, n))
-        KVT__LOG_ONCE(KVT_LOG_WARN, "chunks are not read ahead: %s", kvt__why());
+        KVT__LOG_ONCE(KVT_LOG_WARN, "the chunks of a hit are not read ahead: %s", kvt__why());
 }
 
 /* Return true if the first rank's parts of all chunks that the hit needs are leased. */

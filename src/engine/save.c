@@ -41,11 +41,13 @@ on_saved(struct kvt__store_req *req)
         break;
     case -ENOSPC:
         kvt__count(counters, KVT__N_store_dropped, 1);
-        KVT__LOG_ONCE(KVT_LOG_WARN, "chunks are not stored: %s", req->error.why);
+        KVT__LOG_ONCE(KVT_LOG_WARN, "a chunk of %s was not stored: %s (logged once; the counter "
+                      "store_dropped counts all)", req->space->text, req->error.why);
         break;
     default:
         kvt__count(counters, KVT__N_store_failed, 1);
-        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be stored: %s", req->error.why);
+        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk of %s was not stored: %s (logged once; the counter "
+                      "store_failed counts all)", req->space->text, req->error.why);
         break;
     }
     end_save(item);
@@ -63,7 +65,9 @@ on_gathered(struct kvt__gpu_copy *copy, int err, uint32_t crc)
 
     if (err) { /* the slot does not hold the chunk */
         kvt__count(&e->counters, KVT__N_store_failed, 1);
-        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk could not be stored: %s", kvt__why());
+        KVT__LOG_ONCE(KVT_LOG_ERROR, "a chunk of %s was not stored: the copy from the GPU failed: "
+                      "%s (logged once; the counter store_failed counts all)",
+                      item->req.space->text, kvt__why());
         end_save(item);
         return;
     }
@@ -226,7 +230,7 @@ kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms)
             : pthread_cond_timedwait(&engine->calls.idle, &engine->calls.lock, &until);
     pthread_mutex_unlock(&engine->calls.lock);
     if (pending)
-        return kvt__fail(ETIMEDOUT, "kvt_engine_flush: %zu chunks after %lld ms", pending,
-                         (long long)timeout_ms);
+        return kvt__fail(ETIMEDOUT, "kvt_engine_flush: %zu chunks are still being stored after "
+                         "%lld ms.", pending, (long long)timeout_ms);
     return 0;
 }

@@ -127,7 +127,7 @@ reserve(struct kvt_seq *seq, size_t n_more)
         ? seq->max_chunks * 2 : seq->n_chunks + n_more;
     struct kvt_chunk *chunks = realloc(seq->chunks, max * sizeof *chunks);
     if (!chunks)
-        return kvt__fail(ENOMEM, "hash of %zu chunks", max);
+        return kvt__fail(ENOMEM, "allocate the hashes of %zu chunks", max);
     seq->chunks = chunks;
     seq->max_chunks = max;
     return 0;
@@ -234,7 +234,7 @@ describe_next(const struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens,
     }
     free(named);
     free(extra);
-    return err ? kvt__fail(-err, "hash of a chunk") : 0;
+    return err ? kvt__fail(-err, "hash a chunk") : 0;
 }
 
 static int
@@ -311,7 +311,7 @@ int
 kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
 {
     if (seq->lost_tokens) /* more tokens would get the positions of the lost tokens */
-        return kvt__fail(ENOMEM, "kvt_seq_append: an earlier call had no memory");
+        return kvt__fail(ENOMEM, "kvt_seq_append: tokens of an earlier call are lost");
     int err = append(seq, tokens, n_tokens);
     seq->lost_tokens = err != 0;
     return err;
@@ -353,8 +353,8 @@ kvt_seq_chunks(const struct kvt_seq *seq, size_t first, size_t n,
     size_t n_all = seq->n_chunks + (seq->n_tail ? 1 : 0);
 
     if (first > n_all || n > n_all - first)
-        return kvt__fail(EINVAL, "kvt_seq_chunks: chunks %zu to %zu of %zu.", first,
-                         first + n, n_all);
+        return kvt__fail(EINVAL, "kvt_seq_chunks: %zu chunks from number %zu are out of range; "
+                         "the sequence has %zu chunks.", n, first, n_all);
     size_t n_whole = n && first + n > seq->n_chunks ? n - 1 : n;
     if (n_whole)
         memcpy(out, seq->chunks + first, n_whole * sizeof *out);

@@ -73,16 +73,17 @@ check_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
     bool first = true;
 
     if (from->memory > KVT_MEMORY_HIP)
-        return kvt__fail(EINVAL, "kvt_engine_set_view: there is no memory %u.",
+        return kvt__fail(EINVAL, "kvt_engine_set_view: memory kind %u does not exist.",
                          from->memory);
     if (from->memory && !e->pool)
-        return kvt__fail(EINVAL, "kvt_engine_set_view: a scheduler's engine moves no KV.");
+        return kvt__fail(EINVAL, "kvt_engine_set_view: KV on a GPU needs an engine with "
+                         "KVT_ROLE_WORKER.");
     for (uint32_t g = 0; g < e->n_groups; g++)
         first = first && !e->groups[g].view.base;
     if (!first && (from->memory != e->memory ||
                    (from->memory && from->device != e->device)))
-        return kvt__fail(EINVAL, "kvt_engine_set_view: groups lie in memory of different "
-                         "kinds or devices.");
+        return kvt__fail(EINVAL, "kvt_engine_set_view: all groups must be in memory of the same "
+                         "kind and device.");
     int err = first ? open_memory(e, from) : 0;
     if (!err) {
         e->memory = from->memory;
@@ -103,13 +104,13 @@ kvt_engine_set_view(struct kvt_engine *engine, uint32_t group,
     if (err)
         return err;
     if (group >= engine->n_groups)
-        return kvt__fail(EINVAL, "kvt_engine_set_view: no group %u.", group);
+        return kvt__fail(EINVAL, "kvt_engine_set_view: group %u does not exist.", group);
     struct kvt__view *view = &engine->groups[group].view;
     size_t n = (size_t)view->n_kv * view->n_layers;
     if (!from->base || !from->n_blocks || from->n_blocks > INT32_MAX ||
         from->n_kv != view->n_kv)
-        return kvt__fail(EINVAL, "kvt_engine_set_view: group %u needs base, n_blocks and "
-                         "n_kv %u.", group, view->n_kv);
+        return kvt__fail(EINVAL, "kvt_engine_set_view: group %u: base and n_blocks must be set, "
+                         "and n_kv must be %u.", group, view->n_kv);
     void **base = calloc(n, sizeof *base);
     if (!base)
         return kvt__fail(ENOMEM, "kvt_engine_set_view");

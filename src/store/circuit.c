@@ -76,8 +76,8 @@ kvt__circuit_begin(struct kvt__level *level, enum kvt__table_pause kind)
     if (level->tier->in_memory)
         return 0;
     if (kvt__level_is_paused(level, kind))
-        return kvt__fail(EIO, "%s: is not %s for a while, after failures",
-                         level->tier->ops->name, verb_of(kind));
+        return kvt__fail(EIO, "%s: %s is paused after failures and is not %s now.",
+                         level->tier->ops->name, level->url, verb_of(kind));
     /* Set the time first: kvt__store_pause_hung_tiers() must not see the new operation together
      * with the time of an old response. */
     if (!atomic_load(&level->n_in_progress[kind]))
@@ -116,6 +116,6 @@ kvt__store_pause_hung_tiers(struct kvt__store *store, int64_t min_silence_ns)
 
         if (atomic_load(&level->n_in_progress[KVT__PAUSE_READS]) &&
             now - atomic_load(&level->response_ns[KVT__PAUSE_READS]) >= min_silence_ns)
-            pause_level(level, KVT__PAUSE_READS, HANG_PAUSE_NS, "it does not answer");
+            pause_level(level, KVT__PAUSE_READS, HANG_PAUSE_NS, "the storage does not respond");
     }
 }

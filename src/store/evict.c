@@ -169,16 +169,17 @@ make_room(struct kvt__level *level, struct kvt__table *index, uint64_t bytes)
 
     kvt__table_get_totals(index, &totals);
     if (totals.limit_bytes && bytes > totals.limit_bytes)
-        return kvt__fail(ENOSPC, "%s: a chunk of %llu bytes does not fit the limit of "
-                         "%llu.", level->tier->ops->name, (unsigned long long)bytes,
-                         (unsigned long long)totals.limit_bytes);
+        return kvt__fail(ENOSPC, "%s: a chunk of %llu bytes exceeds the limit of %llu bytes of "
+                         "%s; raise the limit or lower chunk_size.", level->tier->ops->name,
+                         (unsigned long long)bytes, (unsigned long long)totals.limit_bytes,
+                         level->url);
     /* Evict only the bytes of the chunk, also if the limit was lowered: several threads make room
      * at the same time, and the caller repeats the claim until the claim succeeds. */
     if (totals.limit_bytes && totals.used_bytes + bytes > totals.limit_bytes && bytes)
         short_of = bytes;
     if (!evict_from(level, index, NULL, short_of))
-        return kvt__fail(ENOSPC, "%s: no room for %llu bytes and nothing to evict",
-                         level->tier->ops->name, (unsigned long long)bytes);
+        return kvt__fail(ENOSPC, "%s: %s has no room for %llu bytes, and no chunk can be evicted "
+                         "now.", level->tier->ops->name, level->url, (unsigned long long)bytes);
     return 0;
 }
 
@@ -232,15 +233,17 @@ result_of(struct kvt__level *level, const char *text, int err)
     case -ENFILE: /* all spaces are in use: chunks with new tags must wait for unused spaces */
         if (kvt__key_has_tags(text))
             evict_tags(level);
-        return kvt__fail(ENOSPC, "%s: the index has no space for more kinds of keys", name);
+        return kvt__fail(ENOSPC, "%s: the index of %s has too many combinations of model, rank, "
+                         "group and tags.", name, level->url);
     case -EAGAIN:
     case -ETIMEDOUT:
-        return kvt__fail(ENOSPC, "%s: too many stores at once", name);
+        return kvt__fail(ENOSPC, "%s: too many stores in %s at the same time.", name, level->url);
     case -ESTALE:
-        return kvt__fail(ESTALE, "%s: the index was replaced a moment ago, and is opened again",
-                         name);
+        return kvt__fail(ESTALE, "%s: another process has replaced the index of %s, which this "
+                         "process opens again.", name, level->url);
     case -ENOTSUP:
-        return kvt__fail(ENOTSUP, "%s: the index has no room for hashes of 256 bits", name);
+        return kvt__fail(ENOTSUP, "%s: the index of %s has no room for hashes of 256 bits.", name,
+                         level->url);
     default:
         return err;
     }
@@ -287,8 +290,8 @@ kvt__level_keep_free(struct kvt__level *level, const struct kvt__object *object,
     if (!shortage ||
         kvt__level_evict(level, object, shortage < 4 * bytes ? shortage : 4 * bytes))
         return 0;
-    return kvt__fail(ENOSPC, "%s: the file system is full up to the tenth that stays free, "
-                     "and there is nothing to evict", level->tier->ops->name);
+    return kvt__fail(ENOSPC, "%s: less than a tenth of the file system of %s is free, and no "
+                     "chunk can be evicted now.", level->tier->ops->name, level->url);
 }
 
 void

@@ -126,7 +126,8 @@ kvt__instance_open(const char *instance, uint32_t rank, bool worker,
     out->worker_fd = kvt__lock_file_open(out->dirfd, "worker", O_RDWR | O_CREAT, 0600);
     if (out->worker_fd >= 0 && !flock(out->worker_fd, LOCK_EX | LOCK_NB))
         return 0;
-    int err = out->worker_fd < 0 ? kvt__fail(-out->worker_fd, "make a file in " MEMORY_DIR)
+    int err = out->worker_fd < 0
+        ? kvt__fail(-out->worker_fd, "create the file worker in " MEMORY_DIR "/.../%s", out->name)
         : kvt__fail(EBUSY, "another process is worker %u of engine '%s'", rank, instance);
     kvt__instance_close(out);
     return err;

@@ -26,7 +26,8 @@ take_memory(struct kvt__store_req *req, struct kvt__tier *tier, uint64_t bytes)
         req->staging_heap = aligned_alloc(
             4096, kvt__round_up(bytes + tier->phase + 2 * KVT__SLOT_MARGIN, 4096));
     if (!req->staging_heap)
-        return kvt__fail(ENOMEM, "%llu bytes", (unsigned long long)bytes);
+        return kvt__fail(ENOMEM, "%s: allocate %llu bytes", req->by_key,
+                         (unsigned long long)bytes);
     req->staging = (struct kvt__slot){
         .payload = (unsigned char *)req->staging_heap + KVT__SLOT_MARGIN + tier->phase,
         .bytes = bytes };
@@ -132,8 +133,9 @@ static int
 probe_end(struct kvt__store_req *req)
 {
     if (!req->verifies && req->found.payload_bytes > req->slot.bytes)
-        return kvt__fail(EMSGSIZE, "%s has %llu bytes, there is room for %zu.", req->by_key,
-                         (unsigned long long)req->found.payload_bytes, req->slot.bytes);
+        return kvt__fail(EMSGSIZE, "%s: the chunk has %llu bytes, the buffer only %zu.",
+                         req->by_key, (unsigned long long)req->found.payload_bytes,
+                         req->slot.bytes);
     assert(!req->is_probed);
     req->is_probed = true;
     return KVT__LEVEL_AGAIN;
@@ -165,7 +167,7 @@ check(const struct kvt__store_req *req, const struct kvt__level *level)
         return kvt__fail(EBADMSG, "%s: the checksum is wrong.", req->by_key);
     if (found->id_of_key && !kvt__id_equal(&found->id, &req->id) &&
         !(req->listed && may_list(level, req->by_key)))
-        return kvt__fail(EBADMSG, "%s: was stored under another key.", req->by_key);
+        return kvt__fail(EBADMSG, "%s: the object was stored under another key.", req->by_key);
     return 0;
 }
 
@@ -202,8 +204,8 @@ delete_begin(struct kvt__store_req *req, struct kvt__level *level)
         err = kvt__table_evict(req->index, &req->seen, true, &req->claim);
     if (!level->tier->in_memory || !err || err == -ENOENT)
         return level->tier->in_memory ? err : 0;
-    return kvt__fail(-err, "%s: chunk %s is in use and was not deleted", level->tier->ops->name,
-                     req->by_key);
+    return kvt__fail(-err, "%s: chunk %s is in use and was not deleted; delete the chunk again.",
+                     level->tier->ops->name, req->by_key);
 }
 
 static void

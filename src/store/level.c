@@ -68,8 +68,8 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
         err = -EEXIST;
     }
     return err == -EEXIST && req->overwrite
-        ? kvt__fail(EBUSY, "%s: another process stores the chunk of this key now; store again.",
-                    level->tier->ops->name) : err;
+        ? kvt__fail(EBUSY, "%s: another process stores chunk %s now; store the chunk again.",
+                    level->tier->ops->name, req->object.key) : err;
 }
 
 /* Claim the name for a PUT.  An overwriting PUT needs no claim while another process stores an
@@ -103,9 +103,9 @@ put_begin(struct kvt__level *level, struct kvt__store_req *req)
     if (has_chunk(level, req, &replaces) && !req->overwrite)
         return -EEXIST;
     if (atomic_load(&level->reads_only))
-        return kvt__fail(EROFS, "%s: nothing is stored there, because the index is not "
-                         "shared and the limit could not be held.",
-                         level->tier->ops->name);
+        return kvt__fail(EROFS, "%s: nothing is stored in %s, because this process's index is "
+                         "private and the limit cannot be enforced.", level->tier->ops->name,
+                         level->url);
     uint64_t bytes = level->tier->ops->stored_bytes(level->tier, &req->object, req->slot.bytes);
     int err = kvt__circuit_begin(level, KVT__PAUSE_WRITES);
     if (err)
@@ -207,10 +207,10 @@ has_right_shape(const struct kvt__store_req *req)
 
     if (!found->has_shape || !memcmp(&found->shape, &req->shape, sizeof req->shape))
         return true;
-    KVT__LOG_ONCE(KVT_LOG_WARN, "chunks of another geometry have this model's names, and "
-                  "are not used: one of %s tells shape %s, where %s was expected; keep "
-                  "the two models' chunks apart", req->space->text,
-                  shape_text(&found->shape, actual), shape_text(&req->shape, expected));
+    KVT__LOG_ONCE(KVT_LOG_WARN, "chunk %s has shape %s instead of %s and is a miss: the chunks "
+                  "of two models have equal names; store each model in another directory, or "
+                  "under another prefix", req->object.key, shape_text(&found->shape, actual),
+                  shape_text(&req->shape, expected));
     return false;
 }
 
@@ -319,14 +319,13 @@ check(const struct kvt__level *level, struct kvt__store_req *req)
 
     req->crc_pending = false;
     if (!found->has_id && !kvt__store_accepts_foreign(level->store, req->space, req->needs_id))
-        return kvt__fail(ESTALE, "%s: what has its name carries no identity.",
-                         req->space->text);
+        return kvt__fail(ESTALE, "%s: the object carries no identity.", req->object.key);
     if (!found->has_id)
         return has_right_shape(req) ? 0 :
-            kvt__fail(ESTALE, "%s: what has its name is of another geometry.",
-                      req->space->text);
+            kvt__fail(ESTALE, "%s: the object has the shape of another model's chunks.",
+                      req->object.key);
     if (!kvt__id_equal(&found->id, &req->id))
-        return kvt__fail(ESTALE, "another chunk lies under the same name.");
+        return kvt__fail(ESTALE, "%s: the object is another chunk.", req->object.key);
     return check_sum(level, req);
 }
 
@@ -341,9 +340,9 @@ drop_corrupt(struct kvt__level *level, const struct kvt__store_req *req)
     snprintf(why, sizeof why, "%s", kvt__why());
     assert(req->has_entry);
     bool gone = kvt__level_delete_corrupt(level, req->index, &req->seen, &req->object, keeps);
-    kvt__log(KVT_LOG_WARN, "%s: chunk %s is damaged%s: %s", level->tier->ops->name,
+    kvt__log(KVT_LOG_WARN, "%s: chunk %s is corrupt%s: %s", level->tier->ops->name,
              req->object.key, keeps ? "" : gone ? " and was removed" :
-             " and cannot be removed, so it is read in vain by each request; remove it",
+             " and cannot be removed, so each request reads the chunk in vain; remove the chunk",
              why);
     kvt__set_why(why);
 }

@@ -108,7 +108,7 @@ enter_snapshot(struct listing *l)
     int64_t m = l->level->dirfd < 0 ? 0 : kvt__table_read_snapshot(l->index, l->level->dirfd);
 
     if (n > 0 || m > 0)
-        kvt__log(KVT_LOG_INFO, "%s: %lld chunks in %s are known from before the restart",
+        kvt__log(KVT_LOG_INFO, "%s: the index has %lld chunks in %s from before the restart",
                  l->level->tier->ops->name,
                  (long long)((n > 0 ? n : 0) + (m > 0 ? m : 0)), l->level->url);
 }
@@ -137,8 +137,8 @@ kvt__level_list(struct kvt__level *level)
         atomic_store(&level->list_from_ns, kvt__now_ns() + LIST_AGAIN_NS);
     kvt__table_end_list(l.index, l.is_complete && !atomic_load(&level->store->stopping));
     if (l.n_entered)
-        kvt__log(KVT_LOG_INFO, "%s: %zu chunks in %s were not in the index and are "
-                 "now", ops->name, l.n_entered, level->url);
+        kvt__log(KVT_LOG_INFO, "%s: a listing added %zu chunks in %s to the index", ops->name,
+                 l.n_entered, level->url);
 }
 
 /* ------------------------------------------------------------------- upkeep */
@@ -150,8 +150,9 @@ save_snapshot(struct kvt__level *level)
 
     /* -EINVAL: the table is private, or is memory. */
     if (err && err != -EALREADY && err != -EBUSY && err != -ESTALE && err != -EINVAL)
-        KVT__LOG_ONCE(KVT_LOG_WARN, "%s: the order of eviction will not survive a restart "
-                      "of this host: %s", level->tier->ops->name, kvt__why());
+        KVT__LOG_ONCE(KVT_LOG_WARN, "%s: the snapshot of the index of %s was not written, so a "
+                      "restart of the host loses the order of eviction: %s",
+                      level->tier->ops->name, level->url, kvt__why());
 }
 
 static void
@@ -200,8 +201,8 @@ kvt__store_start_upkeep(struct kvt__store *store)
     assert(!store->has_upkeep && !atomic_load(&store->stopping));
     store->has_upkeep = !kvt__thread_start(&store->upkeep, "kvt-upkeep", upkeep_main, store);
     if (!store->has_upkeep)
-        kvt__log(KVT_LOG_WARN, "a restart of the host, or of another process, can lose "
-                 "chunks in storage: %s", kvt__why());
+        kvt__log(KVT_LOG_WARN, "the indexes of storage have no upkeep, so after a restart of the "
+                 "host or of another process lookups may miss stored chunks: %s", kvt__why());
 }
 
 void

@@ -56,8 +56,8 @@ open_instance(const struct kvt__memory_params *params, uint32_t rank, bool worke
 {
     *out = (struct kvt__instance){ .dirfd = -1, .worker_fd = -1 };
     if (params->instance && kvt__instance_open(params->instance, rank, worker, out))
-        kvt__log(KVT_LOG_WARN, "the scheduler cannot see the chunks in host memory of "
-                 "rank %u: %s", rank, kvt__why());
+        kvt__log(KVT_LOG_WARN, "local_cpu: the scheduler does not find the chunks in the host "
+                 "memory of rank %u: %s", rank, kvt__why());
 }
 
 static bool
@@ -105,7 +105,7 @@ open_chunks(struct kvt__host_memory *m, const struct kvt__memory_params *params)
     kvt__table_get_totals(m->index, &totals);
     m->n_chunks = totals.max_entries;
     m->chunks = calloc(m->n_chunks, sizeof *m->chunks);
-    return m->chunks ? 0 : kvt__fail(ENOMEM, "local_cpu: a table of %llu chunks",
+    return m->chunks ? 0 : kvt__fail(ENOMEM, "local_cpu: allocate a table of %llu chunks",
                                      (unsigned long long)m->n_chunks);
 }
 
@@ -279,8 +279,8 @@ claim_locked(struct kvt__host_memory *m, const struct kvt__name *name,
         err = kvt__table_claim(m->index, name, record, NULL, claim);
     while (err == -ENOSPC && make_room_locked(m, record->bytes));
     return !err || err == -EEXIST || err == -ESTALE
-        ? err : kvt__fail(ENOSPC, "local_cpu: no room for %llu bytes and nothing to evict",
-                          (unsigned long long)record->bytes);
+        ? err : kvt__fail(ENOSPC, "local_cpu: host memory has no room for %llu bytes, and no "
+                          "chunk can be evicted now.", (unsigned long long)record->bytes);
 }
 
 /* Give a claimed entry its slot and make the entry READY. */
@@ -337,8 +337,8 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
         err = fill_locked(m, req, &claim);
     if (err == -ESTALE) { /* the index was corrupt, and the table is closed for good */
         release_all(m);
-        err = kvt__fail(EIO, "local_cpu: the index was corrupt, and no chunk stays in host "
-                        "memory from now on");
+        err = kvt__fail(EIO, "local_cpu: the index of host memory was corrupt, and no chunk stays "
+                        "in host memory until the engine is restarted.");
     }
     pthread_mutex_unlock(&m->lock);
     return err;
@@ -383,12 +383,13 @@ set_verified(struct kvt__host_memory *m, const struct kvt__record *seen,
     pthread_mutex_unlock(&m->lock);
 }
 
-/* Remove a corrupt chunk, leased or not. */
+/* Remove the corrupt chunk of a request, leased or not. */
 static void
-remove_corrupt(struct kvt__host_memory *m, const struct kvt__record *seen)
+remove_corrupt(struct kvt__host_memory *m, const struct kvt__store_req *req,
+               const struct kvt__record *seen)
 {
-    kvt__log(KVT_LOG_WARN, "a chunk that was read ahead into host memory is damaged, was "
-             "removed from there, and is read again from storage.");
+    kvt__log(KVT_LOG_WARN, "local_cpu: the prefetched chunk %s is corrupt, was removed from host "
+             "memory, and is read again from storage", req->object.key);
     pthread_mutex_lock(&m->lock);
     (void)remove_locked(m, seen, true);
     pthread_mutex_unlock(&m->lock);
@@ -421,7 +422,7 @@ kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req)
         set_verified(m, &req->seen, req->slot.payload);
         return 0;
     }
-    remove_corrupt(m, &req->seen);
+    remove_corrupt(m, req, &req->seen);
     kvt__pool_release(m->pool, &req->slot);
     req->slot = (struct kvt__slot){ 0 };
     return err;
@@ -443,7 +444,7 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
         err = kvt__store_check_crc(req, c.crc);
     req->from_memory = !err;
     if (err)
-        remove_corrupt(store->memory, &seen);
+        remove_corrupt(store->memory, req, &seen);
     else if (c.crc_pending)
         set_verified(store->memory, &seen, c.slot.payload);
     kvt__pool_release(store->memory->pool, &c.slot);

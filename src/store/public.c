@@ -48,7 +48,7 @@ check_process(const struct kvt_store *store, const char *call)
 {
     if (store->pid != getpid())
         return kvt__fail(ESTALE, "%s: the store was opened by process %ld, before a "
-                         "fork; open one in this process.", call, (long)store->pid);
+                         "fork; open a store in this process.", call, (long)store->pid);
     return 0;
 }
 
@@ -110,8 +110,8 @@ describe_key(struct task *task)
     fill_id(req->by_key, &req->id);
     if (req->is_name)
         return store->traits.any_name
-            ? 0 : kvt__fail(EINVAL, "%s: a name that is no key text needs a store with "
-                            "s3:// alone.", req->by_key);
+            ? 0 : kvt__fail(EINVAL, "%s: the name is no key text, and other names need a store "
+                            "with s3:// alone.", req->by_key);
     int err = kvt__space_from_key(req->by_key, &task->space, &req->hash);
     return err ? err : kvt__store_set_tags(store, &task->space, "");
 }
@@ -155,7 +155,7 @@ describe(struct task *task)
     const struct kvt_op *op = task->op;
 
     if (op->kind < KVT_OP_PUT || op->kind > KVT_OP_VERIFY)
-        return kvt__fail(EINVAL, "kvt_op: no kind %u.", op->kind);
+        return kvt__fail(EINVAL, "kvt_op: kind %u does not exist.", op->kind);
     if (tier_of(op) > task->store->store->n_levels)
         return kvt__fail(EINVAL, "kvt_op: the store has no tier %u.", tier_of(op) - 1);
     task->req = (struct kvt__store_req){
@@ -469,7 +469,7 @@ kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *ou
     size_t size = out->struct_size;
 
     if (i >= store->store->n_levels)
-        return kvt__fail(ENOENT, "tier %zu", i);
+        return kvt__fail(ENOENT, "the store has no tier %zu.", i);
     const struct kvt__level *level = &store->store->levels[i];
     kvt__table_get_totals(level->index, &totals);
     snprintf(info.tier, sizeof info.tier, "%s", level->tier->ops->name);

@@ -25,8 +25,9 @@ set_index(struct kvt__level *level, struct kvt__table *index)
                       !kvt__table_is_shared(index);
 
     if (reads_only)
-        kvt__log(KVT_LOG_WARN, "%s: without a shared index the limit cannot be held: this "
-                 "process reads from there and stores nothing", level->tier->ops->name);
+        kvt__log(KVT_LOG_WARN, "%s: without a shared index the limit of %s cannot be enforced: "
+                 "this process only reads and stores nothing", level->tier->ops->name,
+                 level->url);
     if (kvt__table_is_shared(index))
         atomic_store(&level->was_shared, true);
     atomic_store(&level->reads_only, reads_only);
@@ -90,8 +91,8 @@ kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *
 static void
 replace_index(struct kvt__level *level, struct kvt__table *index, struct kvt__retired *retired)
 {
-    kvt__log(KVT_LOG_WARN, "%s: the index was replaced or deleted by another process; it "
-             "is opened again", level->tier->ops->name);
+    kvt__log(KVT_LOG_WARN, "%s: another process replaced or deleted the index of %s; this process "
+             "opened the index again", level->tier->ops->name, level->url);
     *retired = (struct kvt__retired){ level->index, level->retired };
     level->retired = retired;
     set_index(level, index);
@@ -110,9 +111,10 @@ open_again(struct kvt__level *level)
     struct kvt__table *index = NULL;
 
     if (!retired || open_index(level, &level->index_params, &index))
-        KVT__LOG_ONCE(KVT_LOG_WARN, "%s: the index was replaced or deleted and cannot be opened "
-                      "again; the next try is in %lld s, or restart this process (%s)",
-                      level->tier->ops->name, (long long)(RENEW_AGAIN_NS / KVT__NS_PER_S),
+        KVT__LOG_ONCE(KVT_LOG_WARN, "%s: the index of %s was replaced or deleted and cannot be "
+                      "opened again; the next attempt is in %lld s, or restart this process (%s)",
+                      level->tier->ops->name, level->url,
+                      (long long)(RENEW_AGAIN_NS / KVT__NS_PER_S),
                       retired ? kvt__why() : "no memory");
     if (!index || !kvt__table_is_shared(index))
         atomic_store(&level->renew_from_ns, kvt__now_ns() + RENEW_AGAIN_NS);

@@ -14,7 +14,8 @@ static int
 report(const struct kvt__storage *storage, const char *url, kvt__storage_fn fn, void *ctx)
 {
     if (strlen(url) >= sizeof storage->url - 1)
-        return kvt__fail(ENAMETOOLONG, "%s", storage->name);
+        return kvt__fail(ENAMETOOLONG, "%s: the URL is longer than %zu bytes.", storage->name,
+                         sizeof storage->url - 2);
     return fn(ctx, storage);
 }
 

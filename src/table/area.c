@@ -13,7 +13,7 @@ kvt__tb_check_area(const struct kvt__table_params *params)
 {
     assert(!params->area_bytes || (params->area_version && params->of_memory));
     if (params->area_bytes > TB_MAX_AREA)
-        return kvt__fail(EINVAL, "index: %" PRIu64 " bytes of memory are too many",
+        return kvt__fail(EINVAL, "index: an area of %" PRIu64 " bytes is too large",
                          params->area_bytes);
     return 0;
 }
@@ -36,5 +36,5 @@ kvt__table_allocate_area(struct kvt__table *t, uint64_t offset, uint64_t bytes)
         return -EINVAL;
     int err = kvt__tb_allocate_bytes(t, (off_t)(tb_area_at(t->map_bytes) + offset),
                                      (off_t)bytes);
-    return err ? kvt__fail(-err, "index: allocate %" PRIu64 " bytes of memory", bytes) : 0;
+    return err ? kvt__fail(-err, "index: allocate %" PRIu64 " bytes of the area", bytes) : 0;
 }

@@ -71,7 +71,7 @@ kvt__tb_lock_byte_wait(int lock_fd, short type, off_t byte)
         nanosleep(&pause_of_wait, NULL);
     if (err == -EAGAIN)
         return kvt__fail(ETIMEDOUT, "index: another process holds the lock for too long");
-    return err ? kvt__fail(-err, "index: lock") : 0;
+    return err ? kvt__fail(-err, "index: lock the lock file") : 0;
 }
 
 bool
@@ -131,7 +131,7 @@ kvt__tb_set_place(int lock_fd, struct tb_place *place)
     place->crc = crc_of(place);
     ssize_t n = pwrite(lock_fd, place, sizeof *place, TB_PLACE_AT);
     return n == sizeof *place ? 0
-         : kvt__fail(n < 0 ? errno : EIO, "index: write to its lock file");
+         : kvt__fail(n < 0 ? errno : EIO, "index: write to the lock file");
 }
 
 int
@@ -143,7 +143,7 @@ kvt__tb_boot_id(uint8_t out[16])
 
     memset(out, 0, 16);
     if (fd < 0)
-        return tb_is_shortage(errno) ? kvt__fail(errno, "index: the id of this boot") : 0;
+        return tb_is_shortage(errno) ? kvt__fail(errno, "index: read the id of this boot") : 0;
     ssize_t got = read(fd, text, sizeof text);
     close(fd);
     for (ssize_t i = 0; i < got && n < 32; i++) {

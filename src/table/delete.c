@@ -15,9 +15,9 @@ delete_file(struct kvt__table *t, int dirfd)
     if (!kvt__table_is_current(t))
         return -ESTALE;
     if (!kvt__tb_flock_exclusive(t->map_fd))
-        return kvt__fail(EBUSY, "index: other processes use it");
+        return kvt__fail(EBUSY, "index: other processes use the index; end the processes");
     if (unlinkat(dirfd, TB_DIR_NAME, 0) && errno != ENOENT)
-        return kvt__fail(errno, "index: delete its file");
+        return kvt__fail(errno, "index: delete the table's file");
     TB_STORE(&t->header->use, TB_REPLACED);
     return 0;
 }

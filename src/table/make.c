@@ -49,7 +49,7 @@ create(const struct kvt__table *t, int dir, const char *name)
         int fd = kvt__lock_file_open(dir, name, O_RDWR | O_CREAT, 0600);
 
         if (fd < 0)
-            return kvt__fail(-fd, "index: make a file");
+            return kvt__fail(-fd, "index: create the table's file");
         if (kvt__tb_flock_shared(fd) && !fstat(fd, &st) && st.st_nlink) {
             /* If root makes the table, the owner of the store must be able to open the table. */
             if (!fstat(t->lock_fd, &lock) && lock.st_uid != st.st_uid)

@@ -212,11 +212,11 @@ kvt__tb_allocate(struct kvt__table *t, uint64_t n_made)
     struct stat st;
 
     if (fstat(t->map_fd, &st))
-        return kvt__fail(errno, "index: read the size of its file");
+        return kvt__fail(errno, "index: read the size of the table's file");
     uint64_t own = (uint64_t)st.st_blocks * 512;
     if (own < base && !has_room(t, own, base))
-        return kvt__fail(ENOSPC, "index: a table needs %zu bytes, and may take half of the free "
-                         "memory only", base);
+        return kvt__fail(ENOSPC, "index: the table needs %zu bytes, and a table may use at most "
+                         "half of the free memory", base);
     int err = kvt__tb_allocate_bytes(t, 0, (off_t)base);
     if (!err && n_made)
         err = each_part(t, kvt__tb_allocate_bytes, 0, n_made);
@@ -265,10 +265,9 @@ kvt__tb_warn_full(struct kvt__table *t)
     if (readlink(link, file, sizeof file - 1) < 0)
         file[0] = '\0';
     bool in_tmpfs = !fstatfs(t->map_fd, &fs) && fs.f_type == TMPFS_MAGIC;
-    kvt__log(KVT_LOG_WARN, "the index %s has room for %u chunks, and further chunks take the "
-             "place of older ones before the limit is reached: %s.", file,
-             TB_LOAD(&t->header->n_made),
-             in_tmpfs ? "an index takes at most half of what is free in a tmpfs. Enlarge the "
+    kvt__log(KVT_LOG_WARN, "the index %s has room for %u chunks, so older chunks are evicted "
+             "before the limit is reached: %s.", file, TB_LOAD(&t->header->n_made),
+             in_tmpfs ? "an index uses at most half of the free memory of a tmpfs. Enlarge the "
                         "tmpfs (mount -o remount,size=SIZE /dev/shm; docker run --shm-size)"
-                      : "its file system is full");
+                      : "the file system of the index is full");
 }

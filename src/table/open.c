@@ -109,7 +109,7 @@ open_shared(struct kvt__table *t, const struct kvt__table_params *params, int di
         return err;
     t->lock_fd = kvt__lock_file_open(dirfd, "lock", O_RDWR | create, 0600);
     if (t->lock_fd < 0)
-        return kvt__fail(-t->lock_fd, "index: open its lock file");
+        return kvt__fail(-t->lock_fd, "index: open the lock file");
     err = check_v3(t);
     if (!err)
         err = kvt__tb_lock_byte_wait(t->lock_fd, F_WRLCK, TB_OPEN_BYTE);

@@ -54,7 +54,7 @@ static int
 inspect(struct opening *f, const struct kvt__table *t, const struct kvt__table_params *params)
 {
     if (fstat(t->lock_fd, &f->lock))
-        return kvt__fail(errno, "index: its lock file");
+        return kvt__fail(errno, "index: read the status of the lock file");
     int err = kvt__tb_boot_id(f->boot_id);
     if (err)
         return err;
@@ -118,7 +118,7 @@ open_file(const struct opening *f, int dir, const char *name)
     if (fd == -ENOENT || fd == -ELOOP)
         return -ENOENT;
     if (fd < 0)
-        return kvt__fail(-fd, "index: open its file");
+        return kvt__fail(-fd, "index: open the table's file");
     if (!fstat(fd, &st) && S_ISREG(st.st_mode) && !(st.st_mode & 0077) &&
         (st.st_uid == geteuid() || st.st_uid == f->lock.st_uid) && kvt__tb_flock_shared(fd) &&
         !fstat(fd, &st) && st.st_nlink)
@@ -138,7 +138,7 @@ check_table(const struct tb_header *h, off_t bytes, const struct kvt__table_para
                  h->use == TB_IN_USE;
 
     if (other && params->keep_version)
-        return kvt__fail(ESTALE, "index: another version of kvtier has replaced it");
+        return kvt__fail(ESTALE, "index: another version of kvtier has replaced the index");
     if (!other && !is_ok(h, bytes, params, number))
         return -ENOENT;
     if (!params->area_version)
@@ -217,7 +217,7 @@ make_in(enum tb_where where, struct kvt__table *t, const struct kvt__table_param
         return err;
     err = kvt__tb_set_place(t->lock_fd, &f->place);
     if (!err && !in_shm && renameat(dir, name, dir, TB_DIR_NAME))
-        err = kvt__fail(errno, "index: rename a file");
+        err = kvt__fail(errno, "index: rename the table's file");
     if (err) {
         kvt__tb_unmap(t);
         unlinkat(dir, name, 0);
@@ -243,7 +243,7 @@ make(struct kvt__table *t, const struct kvt__table_params *params, struct openin
 
     kvt__tb_keep_v3(f->dirfd, t->lock_fd);
     if (getrandom(f->place.number, sizeof f->place.number, 0) != sizeof f->place.number)
-        return kvt__fail(errno, "index: a random number");
+        return kvt__fail(errno, "index: get a random number");
     memcpy(f->place.boot_id, f->boot_id, sizeof f->boot_id);
     f->place.device = f->device;
     if (!other && f->shm >= 0 && !make_in(TB_SHM, t, params, f))

@@ -156,7 +156,7 @@ read_file(struct reader *r, int dirfd)
 
     r->fd = openat(dirfd, SN_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (r->fd < 0)
-        return errno == ENOENT ? -ENOENT : kvt__fail(errno, "index: open its snapshot");
+        return errno == ENOENT ? -ENOENT : kvt__fail(errno, "index: open the snapshot");
     if (fstat(r->fd, &st) || !S_ISREG(st.st_mode))
         err = -EBADMSG;
     for (int i = 0; i < 2 && !err; i++) {
@@ -168,7 +168,7 @@ read_file(struct reader *r, int dirfd)
         err = lseek(r->fd, 0, SEEK_SET) ? -errno : parse(r);
     }
     close(r->fd);
-    return err == -EBADMSG ? kvt__fail(EBADMSG, "index: its snapshot is corrupt") : err;
+    return err == -EBADMSG ? kvt__fail(EBADMSG, "index: the snapshot is corrupt") : err;
 }
 
 int64_t

@@ -239,9 +239,9 @@ class Engine(unittest.TestCase):
             _lib.Config(settings=["chunk_size=none"])
         worker = self.engine(_lib.ROLE_WORKER)
         ios = [(5, bytes(_lib.CHUNK_BYTES), array("i", [1, 2]).tobytes(), None)]
-        with self.assertRaisesRegex(ValueError, "kvtier: .*group 5 is unknown"):
+        with self.assertRaisesRegex(ValueError, "kvtier: .*group 5 does not exist"):
             worker.store(ios)
-        with self.assertRaisesRegex(ValueError, "kvtier: kvt_engine_set_view: no group 5"):
+        with self.assertRaisesRegex(ValueError, "kvtier: kvt_engine_set_view: group 5 "):
             worker.set_view(5, view(Memory()), BLOCKS, 0)
         with self.assertRaisesRegex(ValueError, "kvtier: model name ''"):
             self.engine(_lib.ROLE_WORKER, name=b"")

@@ -90,7 +90,7 @@ check_private(const struct kvt__dir *dir, const char *name)
     struct stat st;
 
     if (fstat(dir->private_fd, &st) < 0)
-        return kvt__fail(errno, "%s: look at %s in %s", name, PRIVATE_DIR, dir->path);
+        return kvt__fail(errno, "%s: read the status of %s in %s", name, PRIVATE_DIR, dir->path);
     bool foreign = dir->mode == 0700 && st.st_uid != geteuid() &&
                    !kvt__fs_is_shared(dir->private_fd);
     mode_t wrong = st.st_mode & 022 & ~dir->mode;
@@ -311,7 +311,7 @@ kvt__dirs_open(struct kvt__files *t, const char *name, const char *list)
         return err;
     t->index_fd = kvt__shared_index_dir(t->dirs[0].fd, t->dirs[0].path);
     if (t->index_fd < 0)
-        kvt__log(KVT_LOG_WARN, "%s: the index of %s is this process's alone: %s", name,
+        kvt__log(KVT_LOG_WARN, "%s: the index of %s is private to this process: %s", name,
                  t->dirs[0].path, kvt__why());
     return 0;
 }

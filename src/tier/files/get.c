@@ -82,7 +82,7 @@ open_in(const struct kvt__dir *dir, const struct kvt__object *o, const char *nam
                                        : kvt__fail(err, "open %s in %s", name, dir->path);
     }
     if (fstat(fd, &f->st) < 0)
-        err = kvt__fail(errno, "look at %s in %s", name, dir->path);
+        err = kvt__fail(errno, "read the status of %s in %s", name, dir->path);
     else if (!S_ISREG(f->st.st_mode))
         err = fail_not_regular(dir, name);
     if (err)
@@ -133,9 +133,9 @@ static int
 bad_frame(int err, const struct kvt__object *o)
 {
     return err == -ENOENT
-        ? kvt__fail(ENOENT, "%s: was written by a version of LMCache that kvtier does not "
-                    "know.", o->key)
-        : kvt__fail(-err, "%s: header or trailer is damaged.", o->key);
+        ? kvt__fail(ENOENT, "%s: a version of LMCache that kvtier does not support wrote the "
+                    "file.", o->key)
+        : kvt__fail(-err, "%s: header or trailer is corrupt.", o->key);
 }
 
 /* Read header, payload and trailer of a file of this form into a slot of host memory.  crc: the

@@ -76,8 +76,8 @@ kvt__gds_acquire_slot(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
         return false;
     if (n > d->n_units) {
         KVT__LOG_ONCE(KVT_LOG_WARN, "gds_buffer_size: a chunk of %zu MiB does not fit into "
-                      "%zu MiB and goes through host memory; raise it.", bytes / MIB,
-                      d->n_units * UNIT / MIB);
+                      "%zu MiB and moves through host memory; raise gds_buffer_size.",
+                      bytes / MIB, d->n_units * UNIT / MIB);
         return false;
     }
     /* Stores leave half of the memory to loads; a single store may take more if no slot is used. */

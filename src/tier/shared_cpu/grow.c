@@ -45,8 +45,8 @@ allocate(struct sc_growth *g)
         if (!err)
             err = kvt__sc_allocate(m, at, n);
         if (err) {
-            kvt__log(KVT_LOG_ERROR, "shared_cpu: only %llu of %llu MiB have memory (%s); the "
-                     "shared memory has that size until an engine starts.",
+            kvt__log(KVT_LOG_ERROR, "shared_cpu: only %llu of %llu MiB were allocated (%s); the "
+                     "next engine that starts allocates the rest",
                      (unsigned long long)(at >> 20), (unsigned long long)(total >> 20),
                      kvt__why());
             return;

@@ -217,19 +217,22 @@ kvt__sc_acquire_place(struct sc_memory *m, uint32_t entry, uint64_t bytes,
 
     *evicted = (struct sc_evicted){ 0 };
     if (bytes > kvt__sc_payload_bytes(m))
-        return kvt__fail(EFBIG, "shared_cpu: a chunk of %llu bytes does not fit %llu bytes",
+        return kvt__fail(EFBIG, "shared_cpu: a chunk of %llu bytes exceeds the shared memory of "
+                         "%llu bytes; raise max_shared_cpu_size or lower chunk_size.",
                          (unsigned long long)bytes,
                          (unsigned long long)kvt__sc_payload_bytes(m));
     if (kvt__table_lock_word(m->table, &m->header->lock, LOCK_WAIT_NS, &m->timed_out))
-        return kvt__fail(ETIMEDOUT, "shared_cpu: another process holds the lock for too long");
+        return kvt__fail(ETIMEDOUT, "shared_cpu: another process holds the lock of the shared "
+                         "memory for too long");
     /* The place of the entry's last chunk: without this store its units would count as used. */
     SC_STORE(&m->places[entry], 0);
     bool found = find_free(m, n, &first) || find_by_eviction(m, n, &first, evicted);
     if (found)
         take(m, entry, first, n);
     kvt__table_unlock_word(&m->header->lock);
-    return found ? 0 : kvt__fail(ENOSPC, "shared_cpu: no room for %llu bytes and nothing to "
-                                 "evict", (unsigned long long)bytes);
+    return found ? 0 : kvt__fail(ENOSPC, "shared_cpu: the shared memory has no room for %llu "
+                                 "bytes, and no chunk can be evicted now.",
+                                 (unsigned long long)bytes);
 }
 
 static unsigned char *

@@ -19,7 +19,7 @@ kvt__sc_check_dir(int dir, const char *path)
     struct statfs fs;
 
     if (fstatfs(dir, &fs))
-        return kvt__fail(errno, "shared_cpu_path: look at %s", path);
+        return kvt__fail(errno, "shared_cpu_path: read the status of %s", path);
     return fs.f_type == TMPFS_MAGIC ? 0
          : kvt__fail(ENOTSUP, "shared_cpu_path: %s is no tmpfs; name a directory in memory.",
                      path);
@@ -31,7 +31,7 @@ kvt__sc_check_room(int dir, const char *path, uint64_t bytes)
     struct statfs fs;
 
     if (fstatfs(dir, &fs))
-        return kvt__fail(errno, "shared_cpu_path: look at %s", path);
+        return kvt__fail(errno, "shared_cpu_path: read the status of %s", path);
     uint64_t size = (uint64_t)fs.f_blocks * (uint64_t)fs.f_bsize;
     uint64_t left = (uint64_t)fs.f_bavail * (uint64_t)fs.f_bsize;
     uint64_t keep = size / 16;

@@ -80,7 +80,7 @@ get(const struct sc_memory *m, struct kvt__tier_op *op)
     if (pin == -ENOENT)
         return kvt__fail(ENOENT, "shared_cpu: chunk %s", object->key);
     if (pin < 0) /* -EAGAIN, because after -ENOENT the store would delete the entry */
-        return kvt__fail(EAGAIN, "shared_cpu: chunk %s: too many chunks are read at once",
+        return kvt__fail(EAGAIN, "shared_cpu: chunk %s: this process reads too many chunks",
                          object->key);
     const unsigned char *payload = kvt__sc_pinned_payload(m, (unsigned)pin, op->slot.bytes);
     if (payload && op->found.payload_bytes == op->slot.bytes)

@@ -400,8 +400,8 @@ an_operation_that_is_none_is_refused(void **state)
     (void)state;
     open_disk(NULL);
     for (size_t i = 0; i < N_WAYS; i++) {
-        expect_refused(ways[i](0, 0, KEY), EINVAL, "no kind 0");
-        expect_refused(ways[i](6, 0, KEY), EINVAL, "no kind 6");
+        expect_refused(ways[i](0, 0, KEY), EINVAL, "kind 0 does not exist");
+        expect_refused(ways[i](6, 0, KEY), EINVAL, "kind 6 does not exist");
         expect_refused(ways[i](KVT_OP_PUT, 0, "no key"), EINVAL, "no key");
     }
     for (uint32_t kind = KVT_OP_PUT; kind <= KVT_OP_VERIFY; kind++) {
