@@ -5,9 +5,10 @@
  * kvtier stores the KV cache of a language model outside the inference engine and loads the KV
  * cache again: after a restart, in another process, on another host.  The header has three parts:
  *
- *   configuration  defaults, YAML file, environment, explicit settings
- *   store          maps keys to bytes; used by the command line
- *   engine         maps tokens to paged KV; used by an inference engine
+ *   configuration  kvt_config_*: defaults, YAML file, environment, explicit settings
+ *   store          kvt_store_*: maps keys to bytes; used by the command line
+ *   engine         kvt_engine_*, kvt_seq_*, kvt_load_*: maps tokens to paged KV; used by an
+ *                  inference engine
  *
  * docs/glossary.md explains the terms: chunk, block, group, rank, tier, lease, hit.
  *
@@ -17,13 +18,15 @@
  *     returns a sentence for the user.
  *   - Any thread may call any function, and calls on a handle may overlap.  A function waits for
  *     storage only if the comment says "Blocks."
- *   - A function borrows its pointer arguments until the function returns.  The caller owns the
- *     object in *out and ends the object with the matching close or free function.
+ *   - A function borrows its pointer arguments until the function returns: a store or an engine
+ *     does not use the configuration after the open.  The caller owns the object in *out and ends
+ *     the object with the matching close or free function.  After an error, *out has no object.
  *   - Sizes are in bytes; positions and lengths are in tokens if the name says so; times are in
  *     milliseconds (_ms).
  *   - A struct that may grow begins with struct_size.  The caller sets struct_size to sizeof the
  *     struct (KVT_INIT does).  Fields that an older header of the caller lacks count as 0.
- *   - In a forked child, calls on a handle of the parent return -ESTALE.
+ *   - In a forked child, calls on a handle of the parent return -ESTALE, and close functions do
+ *     nothing.
  *
  * Error codes:
  *   -EINVAL    an argument or a setting is out of range
@@ -87,11 +90,13 @@ enum kvt_log_level {
     KVT_LOG_TRACE = 5,   /* each request to storage, with result and duration */
 };
 
-/* Receive a log line without newline.  Called by any thread; must not call kvtier. */
+/* Receive a log line without newline.  line is valid during the call.  Called by any thread, one
+ * call at a time; must not call kvtier. */
 typedef void (*kvt_log_fn)(void *ctx, enum kvt_log_level level, const char *line);
 
 /* Send log lines of max_level and below to fn, for the whole process.  fn NULL: standard error.
- * Without a call, lines of KVT_LOG_DEFAULT go to standard error. */
+ * Without a call, lines of KVT_LOG_DEFAULT go to standard error.  Waits until a call of the former
+ * fn has returned; afterwards the former ctx is unused. */
 KVT_API void kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level);
 
 /* ------------------------------------------------------------ configuration */
@@ -122,6 +127,7 @@ struct kvt_config_sources {
 KVT_API KVT_MUST_CHECK int
 kvt_config_open(const struct kvt_config_sources *sources, struct kvt_config **out);
 
+/* Free the configuration.  NULL is allowed. */
 KVT_API void kvt_config_free(struct kvt_config *config);
 
 /* Return the effective settings as a JSON object: {"key": {"value": ..., "origin": "..."}}.
@@ -251,22 +257,25 @@ struct kvt_op {
     uint32_t dims[4];  /* dimensions; unused: 0 */
 };
 
-/* Start n requests, all or none.
+/* Start n requests, all or none.  Requests run at the same time and in any order, also requests for
+ * one key.
  *   -EINVAL  a request lacks key, buf or struct_size; no request was started
  *   -ENOMEM  no request was started */
 KVT_API KVT_MUST_CHECK int
 kvt_store_submit(struct kvt_store *store, struct kvt_op *const *ops, size_t n);
 
-/* Write at most max completed requests to done and return their number.  Each request is
- * returned once and then belongs to the caller. */
+/* Write at most max completed requests to done and return their number; 0: no request has
+ * completed.  Each request is returned once and then belongs to the caller. */
 KVT_API size_t
 kvt_store_poll(struct kvt_store *store, struct kvt_op **done, size_t max);
 
 /* Return an eventfd that is readable while kvt_store_poll() can return a request.  The store
- * owns the descriptor. */
+ * owns the descriptor, and kvt_store_poll() resets the eventfd: the caller only waits with poll()
+ * or epoll, and neither reads nor closes the descriptor. */
 KVT_API int kvt_store_eventfd(const struct kvt_store *store);
 
-/* Run a request on the calling thread and return op->status.  Blocks. */
+/* Run a request on the calling thread and return op->status.  kvt_store_poll() does not return the
+ * request.  Blocks. */
 KVT_API int kvt_store_run(struct kvt_store *store, struct kvt_op *op);
 
 /* A chunk that kvt_store_list() found. */
@@ -314,7 +323,8 @@ kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *ou
  * Chunks in storage and in the private memory of engines stay.  Afterwards the caller may only
  * close the store.  Blocks.
  *   -ENOENT  the host has no shared host memory
- *   -EBUSY   the chunks are deleted, but other processes map the memory, so the memory stays */
+ *   -EBUSY   the chunks are deleted, but other processes map the memory, so the memory stays
+ *   -ESTALE  another process has replaced the memory: open the store again and repeat the call */
 KVT_API KVT_MUST_CHECK int kvt_store_clear(struct kvt_store *store);
 
 /* Receive the result of a check from kvt_store_look().  about: the checked object in two words,
@@ -466,7 +476,8 @@ kvt_engine_set_view(struct kvt_engine *engine, uint32_t group,
                     const struct kvt_kv_view *view);
 
 /* Set the stream (a CUstream or hipStream_t) on which the caller reads and writes KV on a device.
- * NULL, also without a call: the default stream.  Later stores read blocks after all work that
+ * The stream must exist until the next call or kvt_engine_close().  NULL, also without a call: the
+ * default stream.  Later stores read blocks after all work that
  * the stream has at the call of kvt_engine_store() and before all work that the caller adds after
  * the call; later loads write blocks after all work that the stream has at the call of
  * kvt_engine_load(). */
@@ -536,8 +547,8 @@ KVT_API KVT_MUST_CHECK int
 kvt_seq_chunks(const struct kvt_seq *seq, size_t first, size_t n,
                struct kvt_chunk *out);
 
-/* Free a sequence.  The caller has called kvt_engine_release() if a lookup was made.  NULL is
- * allowed. */
+/* Free a sequence.  The caller has called kvt_engine_release() if a lookup was made.  Also allowed
+ * after kvt_engine_close().  NULL is allowed. */
 KVT_API void kvt_seq_free(struct kvt_seq *seq);
 
 /* ------------------------------------------------- engine: lookup, scheduler */
@@ -555,7 +566,8 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  *              that end at or before have_tokens.
  * max_tokens   Longest allowed hit.  An inference engine must compute at least the last token of
  *              a prompt: pass the prompt's length - 1.
- * hit_tokens   Out: tokens of the hit; 0, or more than have_tokens.  Without save_unfull_chunk a
+ * hit_tokens   Out: tokens of the hit; 0, or more than have_tokens; 0 after an error and after
+ *              -EAGAIN.  Without save_unfull_chunk a
  *              multiple of the chunk size, and so of every group's block size.  With
  *              save_unfull_chunk, the last chunk may be partial, or may extend beyond max_tokens
  *              and then counts up to max_tokens.
@@ -586,7 +598,8 @@ struct kvt_chunk_range {
 
 /* After a lookup that returned -EAGAIN: write the chunks that all workers must prefetch to out,
  * at most one range for each group, and return the number of ranges.  out has room for n_groups
- * ranges.  Each chunk is returned once, and again only if no chunk has arrived for a while. */
+ * ranges.  Each chunk is returned once, and again only if no chunk has arrived for a while.  After
+ * any other result of the lookup, return 0. */
 KVT_API size_t
 kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
                   struct kvt_chunk_range *out);
@@ -596,7 +609,7 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
 KVT_API void
 kvt_seq_in_memory(const struct kvt_seq *seq, size_t first, size_t n, uint8_t *out);
 
-/* End the leases of a lookup. */
+/* End the leases of a lookup.  Does nothing without a lookup. */
 KVT_API void kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq);
 
 /* -------------------------------------------- engine: store and load, worker */
@@ -630,7 +643,9 @@ KVT_API KVT_MUST_CHECK int
 kvt_engine_flush(struct kvt_engine *engine, int64_t timeout_ms);
 
 /* Start to read chunks into host memory, where a later load finds the chunks.  ios need no
- * blocks.  If host memory has no room, a chunk waits for room, at most blocking_timeout_secs.
+ * blocks.  If host memory has no room, a chunk waits for room, at most blocking_timeout_secs.  The
+ * caller is not informed of the end: a chunk that cannot be read is a miss of the next lookup.
+ *   -EINVAL  a group or a count is out of range; no read was started
  *   -ENOMEM  no read was started */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios,
@@ -640,7 +655,10 @@ kvt_engine_prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios,
  * blocks verifies the checksum of a chunk.  Until the load completes, a block may hold any bytes,
  * also corrupt bytes; after the load, the blocks of a chunk may still do so if kvt_load_status()
  * of the chunk is not 0.  cookie: any value, which kvt_load_cookie() returns.
- * kvt_engine_poll() returns the completed load. */
+ * kvt_engine_poll() returns the completed load, on another thread possibly before this call
+ * returns.  Only a load that kvt_engine_poll() has returned can be freed.
+ *   -EINVAL  a group, a block id or a count is out of range; no load was started
+ *   -ENOMEM  no load was started */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,
                 size_t n_ios, uint64_t cookie, struct kvt_load **out);
@@ -652,18 +670,20 @@ KVT_API size_t
 kvt_engine_poll(struct kvt_engine *engine, struct kvt_load **done, size_t max);
 
 /* Return an eventfd that is readable while kvt_engine_poll() can return a load.  The engine owns
- * the descriptor. */
+ * the descriptor, and kvt_engine_poll() resets the eventfd: the caller only waits with poll() or
+ * epoll, and neither reads nor closes the descriptor. */
 KVT_API int kvt_engine_eventfd(const struct kvt_engine *engine);
 
-/* Cancel a load: the load leaves blocks that are not written yet unchanged.  kvt_engine_poll()
- * returns the load. */
+/* Cancel a load that is not freed: the load leaves blocks that are not written yet unchanged.
+ * kvt_engine_poll() returns the load.  No effect on a completed load. */
 KVT_API void kvt_load_cancel(struct kvt_load *load);
 
 /* Return the cookie that the caller passed to kvt_engine_load(). */
 KVT_API uint64_t kvt_load_cookie(const struct kvt_load *load);
 
 /* Return the result of chunk number `chunk` of ios[io] of a completed load.  0: the blocks hold
- * the chunk.  -ENOENT, -EBADMSG, -EIO, -ETIMEDOUT, -ECANCELED: the blocks do not hold the chunk. */
+ * the chunk.  -ENOENT, -EBADMSG, -EIO, -ETIMEDOUT, -ECANCELED: the blocks do not hold the chunk.
+ * -EINVAL: the load has no such chunk.  Does not set kvt_last_error(). */
 KVT_API int
 kvt_load_status(const struct kvt_load *load, size_t io, size_t chunk);
 
@@ -706,7 +726,8 @@ struct kvt_counter_info {
 KVT_API size_t kvt_n_counters(void);
 KVT_API const struct kvt_counter_info *kvt_counter(size_t i);
 
-/* Copy the values of counters 0 .. n - 1 of the engine to out. */
+/* Copy the values of counters 0 .. n - 1 of the engine to out; 0 for numbers from kvt_n_counters()
+ * on. */
 KVT_API void
 kvt_engine_counters(const struct kvt_engine *engine, uint64_t *out, size_t n);
 

@@ -16,7 +16,8 @@ kvt__fork_generation_now(void)
     return __atomic_load_n(&kvt__fork_generation, __ATOMIC_RELAXED);
 }
 
-/* Count the forks from now on.  Return the generation. */
+/* Count the forks of this process from now on; repeated calls have no further effect.  Return the
+ * generation. */
 unsigned kvt__fork_watch(void);
 
 /* Open a file or directory for locks, with O_CLOEXEC and O_NOFOLLOW added to flags.  The flags

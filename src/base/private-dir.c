@@ -93,7 +93,7 @@ kvt__private_dir_open(const char *parent)
 }
 
 int
-kvt__private_dir_open_for(const char *parent, const void *thing, size_t n)
+kvt__private_dir_open_for(const char *parent, const void *id, size_t n)
 {
     uint8_t digest[KVT__SHA256_BYTES];
     struct kvt__sha256 sha;
@@ -101,7 +101,7 @@ kvt__private_dir_open_for(const char *parent, const void *thing, size_t n)
     char name[32];
 
     kvt__sha256_init(&sha);
-    kvt__sha256_add(&sha, thing, n);
+    kvt__sha256_add(&sha, id, n);
     kvt__sha256_end(&sha, digest);
     memcpy(&number, digest, sizeof number);
     snprintf(name, sizeof name, "%016llx", (unsigned long long)number);

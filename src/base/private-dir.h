@@ -16,10 +16,11 @@
  * which the caller closes, or -errno with a sentence; -EACCES: no name can be used. */
 int kvt__private_dir_open(const char *parent);
 
-/* Open the subdirectory of a thing; create the subdirectory if it does not exist.  The n bytes at
- * thing identify the thing; the subdirectory's name is a hash of these bytes.  Return a
- * descriptor, which the caller closes, or -errno with a sentence. */
-int kvt__private_dir_open_for(const char *parent, const void *thing, size_t n);
+/* Open a subdirectory of the user's directory in parent, for the data of one subject, for example
+ * of one store; create the subdirectory if it does not exist.  The n bytes at id identify the
+ * subject; the subdirectory's name is a hash of these bytes.  Return a descriptor, which the caller
+ * closes, or -errno with a sentence. */
+int kvt__private_dir_open_for(const char *parent, const void *id, size_t n);
 
 /* If a user has deleted the subdirectory that kvt__private_dir_open_for() returned as fd, open the
  * thing's subdirectory again, under the same descriptor.  fd -1: no effect. */

@@ -68,7 +68,7 @@ struct kvt_engine {
 
     struct kvt__counters counters;
     /* Start the waiting loads, then the waiting prefetches.  Each thread that releases a slot
-     * or closes a load calls this function.  The open sets the pointer. */
+     * or closes a load calls this function, without calls.lock.  The open sets the pointer. */
     void (*on_slot_free)(struct kvt_engine *engine);
     struct kvt__exec *exec;
     size_t n_io_threads; /* threads of exec */
@@ -198,7 +198,8 @@ kvt__arrival_time_ns(const struct kvt_engine *engine)
 void kvt__start_waiting_loads(struct kvt_engine *engine);
 void kvt__start_waiting_prefetches(struct kvt_engine *engine);
 
-/* As kvt_engine_prefetch(), without a check of the arguments; the groups need no view. */
+/* As kvt_engine_prefetch(), without a check of the arguments; the groups need no view.  0; -ENOMEM
+ * with a sentence. */
 int kvt__prefetch(struct kvt_engine *engine, const struct kvt_group_io *ios, size_t n_ios);
 
 #endif

@@ -102,7 +102,8 @@ bool kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__w
                   bool lease);
 
 /* Find the promise's longest hit of at most limit chunks of all full-attention groups, and
- * lease the chunks.  Return the number of chunks. */
+ * lease the chunks.  kvt__hit_begin_leases() has allocated the leases.  Return the number of
+ * chunks. */
 size_t kvt__hit_lease_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where);
 
 /* Return the number of chunks of the longest hit, at most n, whose sliding windows `where`
@@ -145,8 +146,9 @@ enum kvt__probe_kind {
 };
 
 /* Start the next search of the tiers for the promise's hit.  full: number of leading chunks of
- * full-attention groups in the indexes; end: chunks of the longest possible hit.  promise.probe is
- * the new search.  0; -ENOENT: no further search is useful; -ENOMEM with a sentence. */
+ * full-attention groups in the indexes; end: chunks of the longest possible hit.  The call abandons
+ * the last search, and promise.probe becomes the new search.  0; -ENOENT: no further search is
+ * useful; -ENOMEM with a sentence. */
 int kvt__probe_start(struct kvt_seq *seq, size_t full, size_t end);
 
 /* Return true if the search is still in progress.  gallops: out, the search is a gallop; known:

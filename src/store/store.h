@@ -181,7 +181,8 @@ void kvt__store_protect(struct kvt__store *store, const struct kvt__chunk_key *k
 bool kvt__store_acquire_slot(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
                              struct kvt__slot *out);
 
-/* Pass the GPU that holds the KV to all tiers (ops->use_gpu in tier/tier.h).  The GPU outlives
+/* Pass the GPU that holds the KV to all tiers (ops->use_gpu in tier/tier.h); NULL: the KV is in
+ * host memory.  No PUT or GET of an engine has begun.  The GPU outlives
  * the store.  most: largest size of all slots that kvt__store_acquire_slot() returns at a time.  0;
  * -errno with a sentence: the configuration requires a data path that this host lacks. */
 int kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most);
@@ -201,8 +202,8 @@ struct kvt__store_req {
     const struct kvt__space *space;
     struct kvt__id id;
     struct kvt__hash hash;
-    uint32_t tokens;
-    bool is_full;
+    uint32_t tokens;       /* tokens of the chunk; 0: unknown */
+    bool is_full;          /* the chunk has chunk_size tokens; false: a partial chunk */
     bool needs_id;         /* a chunk without identity is a miss */
     struct kvt__shape shape; /* GET, PROBE: a chunk without identity but with another shape is
                               * a miss */
@@ -307,8 +308,8 @@ void kvt__store_run(struct kvt__store *store, struct kvt__store_req *req);
  * and without a slot: the caller reads the chunk from storage. */
 bool kvt__store_acquire_chunk(struct kvt__store *store, struct kvt__store_req *req);
 
-/* Evict chunks from this process's host memory until `bytes` are free.  Return false if nothing
- * was evicted. */
+/* Evict chunks from this process's host memory until `bytes` are free, or no more chunk can be
+ * evicted.  Return false if no chunk was evicted. */
 bool kvt__store_evict_memory(struct kvt__store *store, uint64_t bytes);
 
 /* Start the upkeep thread.  The thread lists each storage whose index has no complete listing,
