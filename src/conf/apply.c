@@ -58,7 +58,7 @@ note_unknown_key(struct kvt__reading *r, const struct kvt__node *node)
 }
 
 static void
-set_param(struct kvt__reading *r, enum kvt__level level,
+set_param(struct kvt__reading *r, enum kvt__source_level level,
           const struct kvt__param *param, const struct kvt__node *node)
 {
     size_t at = (size_t)(param - kvt__params);
@@ -68,12 +68,12 @@ set_param(struct kvt__reading *r, enum kvt__level level,
     /* An empty value resets the setting to the default, as if no source had the key. */
     r->config->level[at] = (uint8_t)(kvt__node_is_empty(node) ? KVT__FROM_DEFAULT : level);
     r->config->origin[at] =
-        kvt__memory_text(&r->config->memory, node->origin, strlen(node->origin));
+        kvt__arena_text(&r->config->memory, node->origin, strlen(node->origin));
     r->by_alias[at] = false;
 }
 
 static void
-set_alias(struct kvt__reading *r, enum kvt__level level,
+set_alias(struct kvt__reading *r, enum kvt__source_level level,
           const struct kvt__alias *alias, const struct kvt__node *node)
 {
     const struct kvt__param *param = &kvt__params[alias->real];
@@ -118,7 +118,7 @@ static void
 set_named(struct kvt__reading *r, const struct kvt__pattern *pattern,
           const char *key, const struct kvt__node *node)
 {
-    struct kvt__memory *memory = &r->config->memory;
+    struct kvt__arena *memory = &r->config->memory;
 
     if (pattern->param.status != KVT__ACTIVE) {
         note_no_effect(r, &pattern->param, key, node->origin);
@@ -131,18 +131,18 @@ set_named(struct kvt__reading *r, const struct kvt__pattern *pattern,
                   node->origin);
         return;
     }
-    struct kvt__named *named = kvt__memory_alloc(memory, sizeof *named);
+    struct kvt__named *named = kvt__arena_alloc(memory, sizeof *named);
     if (!named)
         return;
-    named->key = kvt__memory_text(memory, key, strlen(key));
-    named->value = kvt__memory_text(memory, node->text, strlen(node->text));
-    named->origin = kvt__memory_text(memory, node->origin, strlen(node->origin));
+    named->key = kvt__arena_text(memory, key, strlen(key));
+    named->value = kvt__arena_text(memory, node->text, strlen(node->text));
+    named->origin = kvt__arena_text(memory, node->origin, strlen(node->origin));
     named->next = r->config->named;
     r->config->named = named;
 }
 
 static void
-set_member(struct kvt__reading *r, enum kvt__level level,
+set_member(struct kvt__reading *r, enum kvt__source_level level,
            const struct kvt__node *node, bool in_extra)
 {
     const struct kvt__param *param = kvt__find_param(node->key);
@@ -150,8 +150,8 @@ set_member(struct kvt__reading *r, enum kvt__level level,
     const char *key = node->key;
 
     if (!strncmp(key, old_plugin, sizeof old_plugin - 1)) {
-        key = kvt__memory_printf(&r->memory, "%s%s", new_plugin,
-                                 key + sizeof old_plugin - 1);
+        key = kvt__arena_printf(&r->memory, "%s%s", new_plugin,
+                                key + sizeof old_plugin - 1);
         kvt__note(r, KVT__WARNING, node->key, node->origin,
                   "%s (%s) is an older name: write %s.", node->key, node->origin, key);
     }
@@ -178,7 +178,7 @@ is_container(const char *key)
 }
 
 static void
-set_source(struct kvt__reading *r, enum kvt__level level,
+set_source(struct kvt__reading *r, enum kvt__source_level level,
            const struct kvt__node *map, bool in_extra)
 {
     for (const struct kvt__node *node = map ? map->first : NULL; node; node = node->next) {
@@ -197,7 +197,7 @@ set_source(struct kvt__reading *r, enum kvt__level level,
 /* Return the effective extra_config, a map, and set *level to the map's source.  NULL: there is no
  * extra_config, or the effective extra_config is empty or invalid; an invalid map is noted. */
 static const struct kvt__node *
-find_extra(struct kvt__reading *r, enum kvt__level *level)
+find_extra(struct kvt__reading *r, enum kvt__source_level *level)
 {
     for (*level = KVT__FROM_SETTING; *level > KVT__FROM_DEFAULT; (*level)--) {
         const struct kvt__node *node = kvt__node_member(r->source[*level], "extra_config");
@@ -322,7 +322,7 @@ check_together(struct kvt__reading *r)
 void
 kvt__apply(struct kvt__reading *r)
 {
-    enum kvt__level level, extra_level;
+    enum kvt__source_level level, extra_level;
 
     set_defaults(r);
 #define KVT_FALLBACK(name, variable) set_fallback(r, KVT__AT_##name, #variable);

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "conf/memory.h"
+#include "conf/arena.h"
 
 struct kvt__ints {
     size_t n;
@@ -49,11 +49,11 @@ struct kvt_config {
     kvt__field_##type name;
 #include "conf/params.def"
     const char *origin[KVT__N_PARAMS]; /* "default", "file x.yaml:12", ... */
-    uint8_t level[KVT__N_PARAMS];      /* enum kvt__level */
+    uint8_t level[KVT__N_PARAMS];      /* enum kvt__source_level */
     struct kvt__named *named;          /* keys of families, see KVT_PATTERN; newest first */
     const char *const *environment;    /* environment of this configuration, for variables that
                                         * are not settings; NULL: the process's environment */
-    struct kvt__memory memory;
+    struct kvt__arena memory;
 };
 
 /* Return true if a source sets the setting: kvt__config_is_set(config, s3_region). */

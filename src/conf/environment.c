@@ -77,14 +77,14 @@ unquoted_value(struct kvt__reading *r, const char *value)
     while (len && isspace((unsigned char)value[len - 1]))
         len--;
     if (len < 2 || (*value != '\'' && *value != '"') || value[len - 1] != *value)
-        return kvt__memory_text(&r->memory, value, len);
+        return kvt__arena_text(&r->memory, value, len);
 
-    char *out = kvt__memory_alloc(&r->memory, len);
+    char *out = kvt__arena_alloc(&r->memory, len);
     if (!out)
         return "";
     if (unescape(value + 1, len - 2, *value, out))
         return out;
-    return kvt__memory_text(&r->memory, value + 1, len - 2);
+    return kvt__arena_text(&r->memory, value + 1, len - 2);
 }
 
 /* Convert the part of a variable's name behind the prefix to a key: CHUNK_SIZE becomes
@@ -92,7 +92,7 @@ unquoted_value(struct kvt__reading *r, const char *value)
 static const char *
 key_from_variable(struct kvt__reading *r, const char *upper, size_t len)
 {
-    char *key = (char *)kvt__memory_text(&r->memory, upper, len);
+    char *key = (char *)kvt__arena_text(&r->memory, upper, len);
 
     for (char *c = key; *c; c++) {
         if (*c >= 'a' && *c <= 'z')
@@ -120,7 +120,7 @@ note_unknown_variable(struct kvt__reading *r, const char *name, const char *pref
 }
 
 static void
-read_prefix(struct kvt__reading *r, enum kvt__level level, const char *prefix)
+read_prefix(struct kvt__reading *r, enum kvt__source_level level, const char *prefix)
 {
     size_t skip = strlen(prefix);
     struct kvt__node *map = kvt__node_new(r, KVT__MAP, "environment");
@@ -130,7 +130,7 @@ read_prefix(struct kvt__reading *r, enum kvt__level level, const char *prefix)
 
         if (!end || strncmp(*e, prefix, skip))
             continue;
-        const char *name = kvt__memory_text(&r->memory, *e, (size_t)(end - *e));
+        const char *name = kvt__arena_text(&r->memory, *e, (size_t)(end - *e));
         if (kvt__is_known_variable(name))
             continue;
         const size_t cut = *name ? skip : 0;
@@ -149,16 +149,16 @@ read_prefix(struct kvt__reading *r, enum kvt__level level, const char *prefix)
 void
 kvt__keep_environment(struct kvt__reading *r)
 {
-    struct kvt__memory *memory = &r->config->memory;
+    struct kvt__arena *memory = &r->config->memory;
     size_t n = 0;
 
     if (r->environment == (const char *const *)environ)
         return;
     while (r->environment[n])
         n++;
-    const char **kept = kvt__memory_alloc(memory, (n + 1) * sizeof *kept);
+    const char **kept = kvt__arena_alloc(memory, (n + 1) * sizeof *kept);
     for (size_t i = 0; kept && i < n; i++)
-        kept[i] = kvt__memory_text(memory, r->environment[i], strlen(r->environment[i]));
+        kept[i] = kvt__arena_text(memory, r->environment[i], strlen(r->environment[i]));
     r->config->environment = kept;
 }
 

@@ -60,7 +60,7 @@ convert(struct kvt__reading *r, const json_t *json, const char *origin, unsigned
     json_object_foreach((json_t *)json, key, value) {
         if (!(child = convert(r, value, origin, depth + 1)))
             return NULL;
-        kvt__node_add(r, node, kvt__memory_text(&r->memory, key, strlen(key)), child);
+        kvt__node_add(r, node, kvt__arena_text(&r->memory, key, strlen(key)), child);
     }
     return node;
 }

@@ -94,7 +94,7 @@ flatten_connector(struct kvt__reading *r, struct kvt__node *map,
             continue;
         if (is_text(node))
             add_flat(r, map, m->setting,
-                     names_storage(m) ? kvt__memory_printf(&r->memory, "%s://%s", kind, node->text)
+                     names_storage(m) ? kvt__arena_printf(&r->memory, "%s://%s", kind, node->text)
                                  : node->text, node->origin);
         else if (names_storage(m))
             kvt__note(r, KVT__ERROR, path, connector->origin, "%s (%s) needs %s.", path,

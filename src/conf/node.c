@@ -75,19 +75,19 @@ kvt__text_json(const char *text)
 }
 
 void
-kvt__note(struct kvt__reading *r, enum kvt__gravity gravity, const char *key,
+kvt__note(struct kvt__reading *r, enum kvt__severity severity, const char *key,
           const char *origin, const char *fmt, ...)
 {
-    struct kvt__problem *problem = kvt__memory_alloc(&r->memory, sizeof *problem);
+    struct kvt__problem *problem = kvt__arena_alloc(&r->memory, sizeof *problem);
     va_list ap;
 
     if (!problem)
         return;
-    problem->gravity = gravity;
-    problem->key = key ? kvt__memory_text(&r->memory, key, strlen(key)) : NULL;
-    problem->origin = origin ? kvt__memory_text(&r->memory, origin, strlen(origin)) : NULL;
+    problem->severity = severity;
+    problem->key = key ? kvt__arena_text(&r->memory, key, strlen(key)) : NULL;
+    problem->origin = origin ? kvt__arena_text(&r->memory, origin, strlen(origin)) : NULL;
     va_start(ap, fmt);
-    problem->text = kvt__memory_vprintf(&r->memory, fmt, ap);
+    problem->text = kvt__arena_vprintf(&r->memory, fmt, ap);
     va_end(ap);
     clean_line((char *)problem->text);
     if (key)
@@ -102,7 +102,7 @@ kvt__note(struct kvt__reading *r, enum kvt__gravity gravity, const char *key,
 }
 
 struct kvt__node *
-kvt__node_new(struct kvt__reading *r, enum kvt__kind kind, const char *origin)
+kvt__node_new(struct kvt__reading *r, enum kvt__node_kind kind, const char *origin)
 {
     if (r->n_nodes++ == KVT__MAX_NODES)
         kvt__note(r, KVT__ERROR, NULL, origin,
@@ -111,7 +111,7 @@ kvt__node_new(struct kvt__reading *r, enum kvt__kind kind, const char *origin)
     if (r->n_nodes > KVT__MAX_NODES)
         return NULL;
 
-    struct kvt__node *node = kvt__memory_alloc(&r->memory, sizeof *node);
+    struct kvt__node *node = kvt__arena_alloc(&r->memory, sizeof *node);
     if (!node)
         return NULL;
     node->kind = kind;
@@ -125,7 +125,7 @@ kvt__node_scalar(struct kvt__reading *r, const char *text, const char *origin)
     struct kvt__node *node = kvt__node_new(r, KVT__SCALAR, origin);
 
     if (node)
-        node->text = kvt__memory_text(&r->memory, text, strlen(text));
+        node->text = kvt__arena_text(&r->memory, text, strlen(text));
     return node;
 }
 

@@ -21,7 +21,7 @@ extern char **environ;
 static int
 read_file(struct kvt__reading *r, const char *path)
 {
-    char *text = kvt__memory_alloc(&r->memory, MAX_FILE_BYTES + 1);
+    char *text = kvt__arena_alloc(&r->memory, MAX_FILE_BYTES + 1);
     size_t used = 0;
     ssize_t n;
 
@@ -72,7 +72,7 @@ copy_prefixed(struct kvt__reading *r, const struct kvt__node *from, const char *
         /* kvtier.x wins over lmcache.x, without a problem. */
         struct kvt__node *older = kvt__node_member(map, node->key + skip);
         struct kvt__node *copy =
-            older ? older : kvt__memory_alloc(&r->memory, sizeof *copy);
+            older ? older : kvt__arena_alloc(&r->memory, sizeof *copy);
         if (!copy)
             return;
         struct kvt__node *next = copy->next;
@@ -118,8 +118,8 @@ read_settings(struct kvt__reading *r, const char *const *settings)
                       "setting '%.80s': write key=value.", *settings);
             continue;
         }
-        const char *key = kvt__memory_text(&r->memory, *settings,
-                                           (size_t)(equals - *settings));
+        const char *key = kvt__arena_text(&r->memory, *settings,
+                                          (size_t)(equals - *settings));
         struct kvt__node *value = kvt__node_scalar(r, equals + 1, "argument");
         if (value)
             kvt__node_add(r, map, key, value);
@@ -176,15 +176,15 @@ reading_init(struct kvt__reading *r, struct kvt_config_sources *sources,
 static void
 reading_fini(struct kvt__reading *r)
 {
-    kvt__memory_free(&r->memory);
+    kvt__arena_free(&r->memory);
     free(r->defaults);
 }
 
 static bool
 is_error(const struct kvt__problem *problem, bool strict)
 {
-    return problem->gravity == KVT__ERROR ||
-           (problem->gravity == KVT__UNKNOWN && strict);
+    return problem->severity == KVT__ERROR ||
+           (problem->severity == KVT__UNKNOWN && strict);
 }
 
 int
@@ -250,6 +250,6 @@ kvt_config_free(struct kvt_config *config)
 {
     if (!config)
         return;
-    kvt__memory_free(&config->memory);
+    kvt__arena_free(&config->memory);
     free(config);
 }

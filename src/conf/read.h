@@ -13,14 +13,14 @@
 
 /* ------------------------------------------------------------------- table */
 
-enum kvt__type {
+enum kvt__param_type {
     KVT__BOOL, KVT__INT, KVT__FLOAT, KVT__STR,
     KVT__INTS, KVT__FLOATS, KVT__STRS, KVT__JSON,
 };
 
-enum kvt__scope { KVT__TOP, KVT__EXTRA, KVT__BOTH };
+enum kvt__param_scope { KVT__TOP, KVT__EXTRA, KVT__BOTH };
 
-enum kvt__status {
+enum kvt__param_status {
     KVT__ACTIVE,
     KVT__SECRET,
 #define KVT_STATUS(id, text) KVT__##id,
@@ -30,9 +30,9 @@ enum kvt__status {
 /* A row KVT_PARAM of params.def. */
 struct kvt__param {
     const char *name;
-    enum kvt__type type;
-    enum kvt__scope scope;
-    enum kvt__status status;
+    enum kvt__param_type type;
+    enum kvt__param_scope scope;
+    enum kvt__param_status status;
     const char *fallback; /* default as text; NULL: unset */
     double min, max;      /* min == max: no limits */
     const char *choices;  /* "a|b"; NULL: any text */
@@ -82,20 +82,20 @@ const struct kvt__param *kvt__family(size_t i);
 void kvt__old_names(size_t at, char *buf, size_t size);
 
 /* Return the feature that kvtier lacks; "" if the setting has an effect. */
-const char *kvt__status_text(enum kvt__status status);
+const char *kvt__status_text(enum kvt__param_status status);
 
 /* Write the allowed values: "a whole number from 1 to 1048576 (tokens)". */
 void kvt__allowed(const struct kvt__param *param, char *buf, size_t size);
 
 /* ------------------------------------------------------------------- nodes */
 
-enum kvt__kind { KVT__NULL, KVT__SCALAR, KVT__LIST, KVT__MAP };
+enum kvt__node_kind { KVT__NULL, KVT__SCALAR, KVT__LIST, KVT__MAP };
 
 /* Limits of a source: number of nodes and depth of nesting. */
 enum { KVT__MAX_NODES = 8192, KVT__MAX_DEPTH = 32 };
 
 struct kvt__node {
-    enum kvt__kind kind;
+    enum kvt__node_kind kind;
     bool quoted;            /* SCALAR: always text, never a number or truth value */
     const char *text;       /* SCALAR */
     const char *key;        /* if the node is a member of a MAP */
@@ -108,18 +108,18 @@ struct kvt__node {
 /* ----------------------------------------------------------------- reading */
 
 /* The sources, from the lowest to the highest precedence. */
-enum kvt__level {
+enum kvt__source_level {
     KVT__FROM_DEFAULT, KVT__FROM_FILE, KVT__FROM_LMCACHE, KVT__FROM_KVTIER,
     KVT__FROM_CONNECTOR, KVT__FROM_SETTING,
     KVT__N_LEVELS
 };
 
 /* The severity of a problem.  An unknown key is a warning, or an error in strict mode. */
-enum kvt__gravity { KVT__WARNING, KVT__UNKNOWN, KVT__ERROR };
+enum kvt__severity { KVT__WARNING, KVT__UNKNOWN, KVT__ERROR };
 
 struct kvt__problem {
     struct kvt__problem *next;
-    enum kvt__gravity gravity;
+    enum kvt__severity severity;
     const char *key;
     const char *origin;
     const char *text;
@@ -129,14 +129,14 @@ struct kvt__reading {
     struct kvt_config *config;
     struct kvt_config *defaults;        /* all defaults, to compare with */
     const char *const *environment;
-    struct kvt__memory memory;          /* for nodes and problems */
+    struct kvt__arena memory;           /* for nodes and problems */
     struct kvt__node *source[KVT__N_LEVELS]; /* MAP; NULL: the source is empty */
     bool by_alias[KVT__N_PARAMS];       /* an older name has set the value */
     /* By setting: the last node with an older name, and the node's source.  The node may be
      * overruled by the newer name. */
     struct {
         const struct kvt__node *node;
-        enum kvt__level level;
+        enum kvt__source_level level;
     } old[KVT__N_PARAMS];
     bool has_noted_ec;                       /* the problem of ec_ settings is noted */
     size_t n_nodes;
@@ -144,13 +144,13 @@ struct kvt__reading {
 };
 
 /* Append a problem of a key to the list; key NULL: a problem of the whole source. */
-void kvt__note(struct kvt__reading *r, enum kvt__gravity gravity, const char *key,
+void kvt__note(struct kvt__reading *r, enum kvt__severity severity, const char *key,
                const char *origin, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
 /* Allocate a node.  NULL: no memory, or too many nodes; the reading has recorded the failure. */
 struct kvt__node *
-kvt__node_new(struct kvt__reading *r, enum kvt__kind kind, const char *origin);
+kvt__node_new(struct kvt__reading *r, enum kvt__node_kind kind, const char *origin);
 struct kvt__node *
 kvt__node_scalar(struct kvt__reading *r, const char *text, const char *origin);
 

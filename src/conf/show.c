@@ -24,7 +24,7 @@ text_json(const char *text)
 }
 
 static json_t *
-list_json(enum kvt__type type, const void *field)
+list_json(enum kvt__param_type type, const void *field)
 {
     const struct kvt__ints *ints = field;
     const struct kvt__floats *floats = field;

@@ -146,7 +146,7 @@ kvt__param_section(size_t at)
 }
 
 const char *
-kvt__status_text(enum kvt__status status)
+kvt__status_text(enum kvt__param_status status)
 {
     return status_texts[status];
 }

@@ -80,14 +80,14 @@ to_int(const struct kvt__param *param, const char *text, int64_t *out)
 }
 
 static bool
-to_choice(struct kvt__memory *memory, const struct kvt__param *param,
+to_choice(struct kvt__arena *memory, const struct kvt__param *param,
           const char *text, const char **out)
 {
     for (const char *word = param->choices; *word;) {
         size_t len = strcspn(word, "|");
 
         if (strlen(text) == len && !strncasecmp(text, word, len)) {
-            *out = kvt__memory_text(memory, word, len);
+            *out = kvt__arena_text(memory, word, len);
             return true;
         }
         word += len + (word[len] == '|');
@@ -109,7 +109,7 @@ split_commas(struct kvt__reading *r, const struct kvt__node *node)
         while (part && (at[part - 1] == ' ' || at[part - 1] == '\t'))
             part--;
         if (part) {
-            const char *text = kvt__memory_text(&r->memory, at, part);
+            const char *text = kvt__arena_text(&r->memory, at, part);
             struct kvt__node *item = kvt__node_scalar(r, text, node->origin);
 
             if (!item)
@@ -136,15 +136,15 @@ static bool
 set_list(struct kvt__reading *r, void *field, const struct kvt__param *param,
          const char *key, const struct kvt__node *node)
 {
-    struct kvt__memory *memory = &r->config->memory;
+    struct kvt__arena *memory = &r->config->memory;
     const struct kvt__node *list = as_list(r, key, node);
     size_t i = 0;
 
     if (!list)
         return false;
-    int64_t *ints = kvt__memory_alloc(memory, list->n * sizeof *ints);
-    double *floats = kvt__memory_alloc(memory, list->n * sizeof *floats);
-    const char **strs = kvt__memory_alloc(memory, list->n * sizeof *strs);
+    int64_t *ints = kvt__arena_alloc(memory, list->n * sizeof *ints);
+    double *floats = kvt__arena_alloc(memory, list->n * sizeof *floats);
+    const char **strs = kvt__arena_alloc(memory, list->n * sizeof *strs);
     if (!ints || !floats || !strs)
         return true; /* read_sources() reports the failed allocation */
 
@@ -153,7 +153,7 @@ set_list(struct kvt__reading *r, void *field, const struct kvt__param *param,
             (param->type == KVT__INTS && !to_int(param, item->text, &ints[i])) ||
             (param->type == KVT__FLOATS && !to_float(param, item->text, &floats[i])))
             return false;
-        strs[i] = kvt__memory_text(memory, item->text, strlen(item->text));
+        strs[i] = kvt__arena_text(memory, item->text, strlen(item->text));
     }
     if (param->type == KVT__INTS)
         *(struct kvt__ints *)field = (struct kvt__ints){ i, ints };
@@ -177,7 +177,7 @@ set_json(struct kvt__reading *r, const char **field, const char *key,
     char *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(15)) : NULL;
     json_decref(json);
     if (text)
-        *field = kvt__memory_text(&r->config->memory, text, strlen(text));
+        *field = kvt__arena_text(&r->config->memory, text, strlen(text));
     else
         r->memory.failed = true;
     free(text);
@@ -187,7 +187,7 @@ set_json(struct kvt__reading *r, const char **field, const char *key,
 /* ----------------------------------------------------------------- a value */
 
 static size_t
-field_size(enum kvt__type type)
+field_size(enum kvt__param_type type)
 {
     static const size_t sizes[] = {
         [KVT__BOOL] = sizeof(kvt__field_BOOL), [KVT__INT] = sizeof(kvt__field_INT),
@@ -202,7 +202,7 @@ static bool
 set_scalar(struct kvt__reading *r, void *field, const struct kvt__param *param,
            const char *text)
 {
-    struct kvt__memory *memory = &r->config->memory;
+    struct kvt__arena *memory = &r->config->memory;
     int truth = 0;
 
     switch (param->type) {
@@ -228,7 +228,7 @@ set_scalar(struct kvt__reading *r, void *field, const struct kvt__param *param,
     default:
         if (param->choices)
             return to_choice(memory, param, text, field);
-        *(const char **)field = kvt__memory_text(memory, text, strlen(text));
+        *(const char **)field = kvt__arena_text(memory, text, strlen(text));
         return true;
     }
 }

@@ -15,8 +15,8 @@ struct walk {
 static const char *
 origin_of(const struct walk *walk, const yaml_node_t *from)
 {
-    return kvt__memory_printf(&walk->r->memory, "file %s:%zu", walk->file,
-                              from->start_mark.line + 1);
+    return kvt__arena_printf(&walk->r->memory, "file %s:%zu", walk->file,
+                             from->start_mark.line + 1);
 }
 
 static bool
@@ -45,7 +45,7 @@ scalar(const struct walk *walk, const yaml_node_t *from, const char *origin)
     struct kvt__node *node =
         kvt__node_new(walk->r, is_null(from) ? KVT__NULL : KVT__SCALAR, origin);
     if (node) {
-        node->text = kvt__memory_text(&walk->r->memory, text, len);
+        node->text = kvt__arena_text(&walk->r->memory, text, len);
         node->quoted = from->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
     }
     return node;
@@ -127,8 +127,8 @@ note_syntax_error(struct kvt__reading *r, const yaml_parser_t *parser, const cha
         r->memory.failed = true;
         return;
     }
-    const char *origin = kvt__memory_printf(&r->memory, "file %s:%zu", file,
-                                            parser->problem_mark.line + 1);
+    const char *origin = kvt__arena_printf(&r->memory, "file %s:%zu", file,
+                                           parser->problem_mark.line + 1);
     kvt__note(r, KVT__ERROR, NULL, origin, "%s is not YAML: %s.", origin, parser->problem);
 }
 
@@ -176,8 +176,8 @@ kvt__read_yaml(struct kvt__reading *r, const char *text, size_t n_bytes,
         goto out;
     }
     if (yaml_document_get_root_node(&document)) {
-        const char *origin = kvt__memory_printf(&r->memory, "file %s:%zu", file,
-                                                document.start_mark.line + 1);
+        const char *origin = kvt__arena_printf(&r->memory, "file %s:%zu", file,
+                                               document.start_mark.line + 1);
         kvt__note(r, KVT__ERROR, NULL, origin,
                   "%s: a second document begins; use a single document.", origin);
     }

@@ -199,7 +199,7 @@ moved(const kvt__u32 *table, kvt__u32 a, kvt__u32 lane)
 
 /* Return the address of element i in the blocks; 0: the element belongs to no real block. */
 INLINE kvt__u64
-located(const struct kvt__job *job, kvt__u32 log, kvt__u32 i)
+located(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i)
 {
     kvt__u32 first = divided(i, job->by[0]);
     kvt__u32 rest = i - first * job->by[0].d;
@@ -221,20 +221,20 @@ located(const struct kvt__job *job, kvt__u32 log, kvt__u32 i)
 }
 
 INLINE struct element
-fetched(const struct kvt__job *job, kvt__u32 log, kvt__u32 i)
+fetched(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i)
 {
     struct element none = { { 0, 0, 0, 0 } };
-    kvt__u64 at = job->what == KVT__JOB_GATHER ? located(job, log, i)
+    kvt__u64 at = job->kind == KVT__JOB_GATHER ? located(job, log, i)
                                                : job->flat + ((kvt__u64)i << log);
 
     return at ? load(log, at) : none;
 }
 
 INLINE void
-put(const struct kvt__job *job, kvt__u32 log, kvt__u32 i, struct element e)
+put(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i, struct element e)
 {
-    kvt__u64 at = job->what == KVT__JOB_GATHER ? job->flat + ((kvt__u64)i << log)
-                : job->what == KVT__JOB_SCATTER ? located(job, log, i) : 0;
+    kvt__u64 at = job->kind == KVT__JOB_GATHER ? job->flat + ((kvt__u64)i << log)
+                : job->kind == KVT__JOB_SCATTER ? located(job, log, i) : 0;
 
     if (at)
         store(log, at, e);
@@ -243,7 +243,7 @@ put(const struct kvt__job *job, kvt__u32 log, kvt__u32 i, struct element e)
 /* Copy the elements of thread t of a unit, and return their sum.  The load of the next element is
  * issued before the current element is stored. */
 INLINE kvt__u32
-copied(const struct kvt__job *job, kvt__u32 first, kvt__u32 n, kvt__u32 log,
+copied(const struct kvt__copy_job *job, kvt__u32 first, kvt__u32 n, kvt__u32 log,
        const kvt__u32 *table, kvt__u32 t)
 {
     kvt__u32 sum[4] = { 0, 0, 0, 0 }, lane = t % BANKS * 4, n_words = words_of(log);
@@ -272,7 +272,7 @@ copied(const struct kvt__job *job, kvt__u32 first, kvt__u32 n, kvt__u32 log,
 }
 
 INLINE void
-run(GRID const struct kvt__job *jobs, const struct kvt__unit *units,
+run(GRID const struct kvt__copy_job *jobs, const struct kvt__unit *units,
     const struct kvt__sums *sums, kvt__u32 *results, kvt__u32 n_units, kvt__u32 log)
 {
     SHARED kvt__u32 table[KVT__TABLE_WORDS * BANKS];
@@ -284,7 +284,7 @@ run(GRID const struct kvt__job *jobs, const struct kvt__unit *units,
     BARRIER();
     for (kvt__u32 u = BLOCK; u < n_units; u += N_BLOCKS) {
         const struct kvt__unit unit = units[u];
-        const struct kvt__job job = jobs[unit.job]; /* in registers: no aliases */
+        const struct kvt__copy_job job = jobs[unit.job]; /* in registers: no aliases */
 
         EACH_THREAD(t) {
             kvt__u32 sum = copied(&job, unit.first, unit.n, log, table, t);
@@ -315,7 +315,7 @@ run(GRID const struct kvt__job *jobs, const struct kvt__unit *units,
 #endif
 
 #define COPY(width, log)                                                                   \
-    KERNEL kvt_copy_##width(GRID const struct kvt__job *jobs,                              \
+    KERNEL kvt_copy_##width(GRID const struct kvt__copy_job *jobs,                              \
                             const struct kvt__unit *units,                                 \
                             const struct kvt__sums *sums, kvt__u32 *results,               \
                             kvt__u32 n_units)                                              \

@@ -28,12 +28,12 @@ struct kvt__divisor {
     kvt__u32 shift;
 };
 
-enum kvt__job_what { KVT__JOB_GATHER, KVT__JOB_SCATTER, KVT__JOB_SUM };
+enum kvt__copy_job_kind { KVT__JOB_GATHER, KVT__JOB_SCATTER, KVT__JOB_SUM };
 
 /* One chunk, cut into elements of equal width, each aligned to this width.  The four divisors in
  * turn split the index of an element into plane, block (opaque: block, layer), token, head, and
  * the index of the element in the head. */
-struct kvt__job {
+struct kvt__copy_job {
     kvt__u64 flat;   /* address of element 0 of the chunk; not accessed if the job has no unit
                       * with this element */
     kvt__u64 bases;  /* address of the table of plane addresses */
@@ -43,7 +43,7 @@ struct kvt__job {
     kvt__i64 head_stride;
     struct kvt__divisor by[4];
     kvt__i32 null_block;
-    kvt__u32 what;
+    kvt__u32 kind;
     kvt__u32 opaque;
     kvt__u32 sums;
 };

@@ -56,7 +56,7 @@ static int
 begin_staged(struct kvt__lane *lane, struct kvt__step *step)
 {
     const struct kvt__driver *d = &lane->gpu->driver;
-    struct kvt__part *part = &lane->parts[step->part];
+    struct kvt__staging_part *part = &lane->parts[step->part];
     void *from = lane->gather ? lane->kernels : lane->copies;
     void *to = lane->gather ? lane->copies : lane->kernels;
     int error = part->used ? d->stream_wait(from, part->empty, 0) : 0;

@@ -31,7 +31,7 @@ struct kvt__lane {
     unsigned char *staging;
     size_t part_bytes;
     size_t next_part;
-    struct kvt__part parts[KVT__N_PARTS];
+    struct kvt__staging_part parts[KVT__N_PARTS];
     struct kvt__step_slab *slabs;
 
     pthread_mutex_t lock;  /* guards idle, first, last and stop */

@@ -79,7 +79,7 @@ divisor(uint64_t d)
 }
 
 static void
-divide_opaque(struct kvt__job *job, const struct kvt__view *view, uint32_t log)
+divide_opaque(struct kvt__copy_job *job, const struct kvt__view *view, uint32_t log)
 {
     uint64_t block = view->block_bytes >> log;
 
@@ -88,7 +88,7 @@ divide_opaque(struct kvt__job *job, const struct kvt__view *view, uint32_t log)
 }
 
 static void
-divide(struct kvt__job *job, const struct kvt__view *view, uint32_t n_tokens, uint32_t log)
+divide(struct kvt__copy_job *job, const struct kvt__view *view, uint32_t n_tokens, uint32_t log)
 {
     uint64_t head = view->head_bytes >> log, token = head * view->n_heads;
 
@@ -99,11 +99,11 @@ divide(struct kvt__job *job, const struct kvt__view *view, uint32_t n_tokens, ui
 }
 
 void
-kvt__plan_job(struct kvt__job *job, enum kvt__job_what what, const struct kvt__view *view,
+kvt__plan_job(struct kvt__copy_job *job, enum kvt__copy_job_kind kind, const struct kvt__view *view,
               uint32_t n_tokens, uint32_t log, uint64_t flat, uint64_t bases,
               uint64_t blocks)
 {
-    *job = (struct kvt__job){ .what = what, .flat = flat };
+    *job = (struct kvt__copy_job){ .kind = kind, .flat = flat };
     if (!view)
         return;
     job->bases = bases;

@@ -25,7 +25,7 @@ uint32_t kvt__plan_width(const struct kvt__view *view, uint64_t flat);
 /* Fill in the job for a chunk of n_tokens tokens of a view, in elements of 1 << log bytes.
  * Device addresses: flat of the chunk's first byte, bases of the table of plane addresses,
  * blocks of the block ids.  view NULL: the job only sums the chunk. */
-void kvt__plan_job(struct kvt__job *job, enum kvt__job_what what,
+void kvt__plan_job(struct kvt__copy_job *job, enum kvt__copy_job_kind kind,
                    const struct kvt__view *view, uint32_t n_tokens, uint32_t log,
                    uint64_t flat, uint64_t bases, uint64_t blocks);
 

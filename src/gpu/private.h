@@ -69,7 +69,7 @@ struct kvt__step {
 };
 
 /* A part of a lane's staging memory. */
-struct kvt__part {
+struct kvt__staging_part {
     unsigned char *at;
     void *empty; /* event: the part's bytes were copied away, so the part is free again */
     bool used;   /* `empty` was recorded at least once */

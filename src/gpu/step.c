@@ -10,7 +10,7 @@
 #include "gpu/private.h"
 #include "gpu/plan.h"
 
-_Static_assert(KVT__STEP_PIECES * sizeof(struct kvt__job) +
+_Static_assert(KVT__STEP_PIECES * sizeof(struct kvt__copy_job) +
                KVT__STEP_UNITS * sizeof(struct kvt__unit) < KVT__TABLE_BYTES / 2,
                "half a table is for bases and blocks");
 
@@ -97,21 +97,21 @@ kvt__step_seal(struct kvt__step *step, const struct kvt__gpu *gpu, uint64_t tabl
     uint64_t unit_bytes = kvt__plan_unit_bytes(step->bytes, (uint32_t)gpu->n_processors);
 
     step->jobs_at = step->table_used;
-    step->units_at = step->jobs_at + step->n_pieces * sizeof(struct kvt__job);
-    struct kvt__job *jobs = (void *)(step->table + step->jobs_at);
+    step->units_at = step->jobs_at + step->n_pieces * sizeof(struct kvt__copy_job);
+    struct kvt__copy_job *jobs = (void *)(step->table + step->jobs_at);
     struct kvt__unit *units = (void *)(step->table + step->units_at);
 
     for (uint32_t i = 0; i < step->n_pieces; i++) {
         struct kvt__step_piece *p = &step->pieces[i];
         const struct kvt__gpu_copy *copy = p->copy;
-        enum kvt__job_what what = !copy->view ? KVT__JOB_SUM
-                                : step->gather ? KVT__JOB_GATHER : KVT__JOB_SCATTER;
+        enum kvt__copy_job_kind kind = !copy->view ? KVT__JOB_SUM
+                                       : step->gather ? KVT__JOB_GATHER : KVT__JOB_SCATTER;
 
         p->first_unit = step->n_units;
         p->n_units = 0;
         if (p->from == p->to)
             continue;
-        kvt__plan_job(&jobs[i], what, copy->view, copy->n_tokens, step->log,
+        kvt__plan_job(&jobs[i], kind, copy->view, copy->n_tokens, step->log,
                       p->at - p->from, table + p->bases, table + p->blocks);
         jobs[i].sums = copy->sums;
         p->n_units = kvt__plan_units(units + step->n_units, i, step->log, p->from, p->to,

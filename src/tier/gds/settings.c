@@ -10,7 +10,7 @@
 /* Return the value of an old setting at a level of the configuration: 1, 0, or -1 if the setting is
  * missing at this level. */
 static int
-old_switch(const struct kvt__reading *r, enum kvt__param_at at, enum kvt__level level)
+old_switch(const struct kvt__reading *r, enum kvt__param_at at, enum kvt__source_level level)
 {
     const struct kvt__node *node = r->old[at].node;
 
@@ -30,7 +30,7 @@ contradiction(struct kvt__reading *r, const char *one, const char *one_origin,
 /* Return true for use_cufile: false together with use_hipfile: true, which does not contradict and
  * does not turn GDS off. */
 static bool
-means_hipfile_instead(const struct kvt__reading *r, enum kvt__level level)
+means_hipfile_instead(const struct kvt__reading *r, enum kvt__source_level level)
 {
     return r->by_alias[KVT__AT_use_gds] && !old_switch(r, KVT__AT_use_gds, level) &&
            r->by_alias[KVT__AT_gds_backend] && !strcmp(r->config->gds_backend, "hipfile");
@@ -41,8 +41,8 @@ static void
 check_switches(struct kvt__reading *r)
 {
     struct kvt_config *c = r->config;
-    const enum kvt__level of_use = c->level[KVT__AT_use_gds];
-    const enum kvt__level of_backend = c->level[KVT__AT_gds_backend];
+    const enum kvt__source_level of_use = c->level[KVT__AT_use_gds];
+    const enum kvt__source_level of_backend = c->level[KVT__AT_gds_backend];
     const struct kvt__node *cufile = r->old[KVT__AT_use_gds].node;
     const struct kvt__node *hipfile = r->old[KVT__AT_gds_backend].node;
     int says_cufile = old_switch(r, KVT__AT_use_gds, of_backend);

@@ -67,8 +67,8 @@ is_express(const char *text)
 
 /* ---------------------------------------------------- warnings and errors */
 
-#define NOTE(r, gravity, name, fmt)                                            \
-    kvt__note(r, gravity, #name, kvt__config_origin((r)->config, name), fmt,   \
+#define NOTE(r, severity, name, fmt)                                            \
+    kvt__note(r, severity, #name, kvt__config_origin((r)->config, name), fmt,   \
               kvt__config_origin((r)->config, name))
 
 static void
@@ -131,7 +131,7 @@ trim_prefix(struct kvt_config *c)
 
     while (len && prefix[len - 1] == '/')
         len--;
-    c->s3_file_prefix = len ? kvt__memory_text(&c->memory, prefix, len) : NULL;
+    c->s3_file_prefix = len ? kvt__arena_text(&c->memory, prefix, len) : NULL;
 }
 
 void

@@ -58,8 +58,8 @@ kvt__check_shared_cpu(struct kvt__reading *r)
     } else {
         c->max_shared_cpu_size = c->max_local_cpu_size;
         c->origin[KVT__AT_max_shared_cpu_size] =
-            kvt__memory_printf(&c->memory, "max_local_cpu_size, %s",
-                               kvt__config_origin(c, max_local_cpu_size));
+            kvt__arena_printf(&c->memory, "max_local_cpu_size, %s",
+                              kvt__config_origin(c, max_local_cpu_size));
         check_size(r, "max_local_cpu_size", c->max_local_cpu_size,
                    kvt__config_origin(c, max_local_cpu_size));
     }

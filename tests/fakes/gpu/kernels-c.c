@@ -11,7 +11,7 @@
 #define RUN(width)                                                                         \
     static void run_##width(uint32_t block, uint32_t n_blocks, const uint64_t *params)     \
     {                                                                                      \
-        kvt_copy_##width(block, n_blocks, P(const struct kvt__job *, 0),                   \
+        kvt_copy_##width(block, n_blocks, P(const struct kvt__copy_job *, 0),              \
                          P(const struct kvt__unit *, 1), P(const struct kvt__sums *, 2),   \
                          P(kvt__u32 *, 3), (kvt__u32)params[4]);                           \
     }

@@ -3,31 +3,31 @@
  * An allocator whose memory is freed all at once, for the nodes and texts of a reading or of a
  * configuration.  A failed allocation sets `failed`, so callers check for failures once, at the
  * end.  One thread at a time. */
-#ifndef KVT_CONF_MEMORY_H
-#define KVT_CONF_MEMORY_H
+#ifndef KVT_CONF_ARENA_H
+#define KVT_CONF_ARENA_H
 
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-struct kvt__memory {
+struct kvt__arena {
     struct kvt__allocation *allocations;
     bool failed; /* an allocation has failed */
 };
 
 /* Allocate zeroed memory; NULL: no memory. */
-void *kvt__memory_alloc(struct kvt__memory *memory, size_t n_bytes);
+void *kvt__arena_alloc(struct kvt__arena *arena, size_t n_bytes);
 
 /* Copy n_bytes of s and append a NUL; "": no memory. */
-const char *kvt__memory_text(struct kvt__memory *memory, const char *s, size_t n_bytes);
+const char *kvt__arena_text(struct kvt__arena *arena, const char *s, size_t n_bytes);
 
 /* Format a text; "": no memory. */
-const char *kvt__memory_printf(struct kvt__memory *memory, const char *fmt, ...)
+const char *kvt__arena_printf(struct kvt__arena *arena, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-const char *kvt__memory_vprintf(struct kvt__memory *memory, const char *fmt, va_list ap)
+const char *kvt__arena_vprintf(struct kvt__arena *arena, const char *fmt, va_list ap)
     __attribute__((format(printf, 2, 0)));
 
 /* Overwrite and free all memory.  Repeated calls are harmless. */
-void kvt__memory_free(struct kvt__memory *memory);
+void kvt__arena_free(struct kvt__arena *arena);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * An allocator whose memory is freed all at once: a list of blocks from malloc. */
-#include "conf/memory.h"
+#include "conf/arena.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -15,26 +15,26 @@ struct kvt__allocation {
 };
 
 void *
-kvt__memory_alloc(struct kvt__memory *memory, size_t n_bytes)
+kvt__arena_alloc(struct kvt__arena *arena, size_t n_bytes)
 {
     struct kvt__allocation *allocation = NULL;
 
     if (n_bytes <= SIZE_MAX - sizeof *allocation)
         allocation = calloc(1, sizeof *allocation + n_bytes);
     if (!allocation) {
-        memory->failed = true;
+        arena->failed = true;
         return NULL;
     }
     allocation->n_bytes = n_bytes;
-    allocation->next = memory->allocations;
-    memory->allocations = allocation;
+    allocation->next = arena->allocations;
+    arena->allocations = allocation;
     return allocation->bytes;
 }
 
 const char *
-kvt__memory_text(struct kvt__memory *memory, const char *s, size_t n_bytes)
+kvt__arena_text(struct kvt__arena *arena, const char *s, size_t n_bytes)
 {
-    char *text = kvt__memory_alloc(memory, n_bytes + 1);
+    char *text = kvt__arena_alloc(arena, n_bytes + 1);
 
     if (!text)
         return "";
@@ -43,13 +43,13 @@ kvt__memory_text(struct kvt__memory *memory, const char *s, size_t n_bytes)
 }
 
 const char *
-kvt__memory_vprintf(struct kvt__memory *memory, const char *fmt, va_list ap)
+kvt__arena_vprintf(struct kvt__arena *arena, const char *fmt, va_list ap)
 {
     va_list again;
 
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
-    char *text = kvt__memory_alloc(memory, n < 0 ? 1 : (size_t)n + 1);
+    char *text = kvt__arena_alloc(arena, n < 0 ? 1 : (size_t)n + 1);
     if (text && n >= 0)
         vsnprintf(text, (size_t)n + 1, fmt, again);
     va_end(again);
@@ -57,20 +57,20 @@ kvt__memory_vprintf(struct kvt__memory *memory, const char *fmt, va_list ap)
 }
 
 const char *
-kvt__memory_printf(struct kvt__memory *memory, const char *fmt, ...)
+kvt__arena_printf(struct kvt__arena *arena, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    const char *text = kvt__memory_vprintf(memory, fmt, ap);
+    const char *text = kvt__arena_vprintf(arena, fmt, ap);
     va_end(ap);
     return text;
 }
 
 void
-kvt__memory_free(struct kvt__memory *memory)
+kvt__arena_free(struct kvt__arena *arena)
 {
-    struct kvt__allocation *allocation = memory->allocations;
+    struct kvt__allocation *allocation = arena->allocations;
 
     while (allocation) {
         struct kvt__allocation *next = allocation->next;
@@ -79,5 +79,5 @@ kvt__memory_free(struct kvt__memory *memory)
         free(allocation);
         allocation = next;
     }
-    memory->allocations = NULL;
+    arena->allocations = NULL;
 }
