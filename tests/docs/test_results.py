@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""bench/RESULTS.md and the benchmark programs name the same cases and commands."""
+"""Check that bench/RESULTS.md and the benchmark programs name equal cases and commands."""
 import fnmatch
 import re
 import subprocess
@@ -22,13 +22,13 @@ def listed():
 
 
 def script_cases():
-    """Return the cases that the scripts in bench/ print."""
+    """Return the cases printed by the scripts in bench/."""
     return {name for path in (pages.ROOT / "bench").glob("*.py")
             for name in re.findall(r'"((?:lookup|vllm)\.[a-z_.]+)"', path.read_text())}
 
 
 def named(cases):
-    """Return the names on the page that begin like a case, except names of files."""
+    """Return the names on the page with the beginning of a case, except names of files."""
     families = "|".join(sorted({name.split(".")[0] for name in cases}))
     found = re.findall(rf"(?<![\w./-])((?:{families})(?:\.[a-z0-9_]+)+)(?![\w/(])", PAGE)
     return {name for name in found if not name.endswith((".py", ".md", ".sh"))}
