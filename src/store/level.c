@@ -140,6 +140,8 @@ put_end(struct kvt__level *level, struct kvt__store_req *req, int err)
         .id = req->id,
         .bytes = level->tier->ops->stored_bytes(level->tier, &req->object, req->slot.bytes) };
 
+    if (!req->claim.table) /* without a claim, an eviction may have deleted the new object */
+        record = (struct kvt__record){ .bytes = record.bytes, .flags = KVT__TABLE_UNREAD };
     kvt__circuit_end(level, KVT__PAUSE_WRITES, err);
     if (err) {
         kvt__table_abort(level->index, &req->claim);

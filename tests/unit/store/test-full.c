@@ -313,6 +313,48 @@ a_chunk_that_is_being_evicted_is_not_replaced(void **state)
     assert_int_equal(used(e), TAKEN);
 }
 
+static struct kvt__claim evicting;
+
+/* After each PUT, end an eviction that began before the PUT. */
+static int
+run_beside_eviction(struct kvt__tier *tier, struct kvt__tier_op *op)
+{
+    struct kvt__tier_op removal = { .kind = KVT__TIER_REMOVE, .object = op->object };
+    struct kvt__table *index = (struct kvt__table *)evicting.table;
+    int err = usual_ops->run(tier, op);
+
+    if (op->kind != KVT__TIER_PUT)
+        return err;
+    assert_int_equal(usual_ops->run(tier, &removal), 0);
+    kvt__table_evicted(index, &evicting);
+    return err;
+}
+
+/* The eviction deletes the object of a PUT that overwrites: no lookup may promise the chunk. */
+static void
+an_overwriting_put_beside_an_eviction_is_not_promised(void **state)
+{
+    struct env *e = *state;
+    struct kvt__tier_ops ops = *level_of(e)->tier->ops;
+    struct request r;
+
+    assert_int_equal(put(e, 1), 0);
+    struct kvt__record seen = entry_of(e, 1);
+    assert_int_equal(kvt__table_evict(level_of(e)->index, &seen, false, &evicting), 0);
+    usual_ops = level_of(e)->tier->ops;
+    ops.run = run_beside_eviction;
+    level_of(e)->tier->ops = &ops;
+    request_init(&r, e, KVT__TIER_PUT, 1);
+    r.req.overwrite = true;
+    kvt__store_run(e->store, &r.req);
+    assert_int_equal(r.req.error.code, 0);
+    free(r.memory);
+    level_of(e)->tier->ops = usual_ops;
+    assert_false(find(e, 1));
+    assert_int_equal(probe(e, 1), -ENOENT);
+    assert_int_equal(used(e), 0);
+}
+
 /* The lease was of the first chunk, which no request can read any more. */
 static void
 a_put_replaces_a_leased_chunk_and_ends_the_lease(void **state)
@@ -441,6 +483,7 @@ main(void)
         TEST(a_part_of_the_file_system_stays_free_without_limit_only),
         TEST(enospc_evicts_and_pauses_only_when_nothing_can_go),
         TEST(a_chunk_that_is_being_evicted_is_not_replaced),
+        TEST(an_overwriting_put_beside_an_eviction_is_not_promised),
         TEST(a_probe_beside_a_store_of_the_same_chunk_finds_it),
         TEST(a_put_replaces_a_leased_chunk_and_ends_the_lease),
         TEST(chunks_of_one_name_count_once),
