@@ -96,8 +96,7 @@ kvt__apply_locations(const struct kvt_config *config, const char *location, bool
 
 struct checks {
     const struct kvt_config *config;
-    kvt_look_fn fn;
-    void *ctx;
+    struct kvt__reporter to;
     size_t n;
 };
 
@@ -108,7 +107,7 @@ check_storage(void *ctx, const struct kvt__storage *storage)
     struct kvt__tier_params params = { .config = l->config, .name = storage->name,
                                        .url = storage->url };
 
-    kvt__tier_check(&params, l->fn, l->ctx);
+    kvt__tier_check(&params, &l->to);
     l->n++;
     return 0;
 }
@@ -116,7 +115,7 @@ check_storage(void *ctx, const struct kvt__storage *storage)
 int
 kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx)
 {
-    struct checks checks = { config, fn, ctx, 0 };
+    struct checks checks = { config, { .fn = fn, .ctx = ctx }, 0 };
     int err = kvt__each_storage(config, check_storage, &checks);
 
     return err || checks.n ? err : kvt__fail(ENOENT, "no storage is configured");

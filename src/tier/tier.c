@@ -6,6 +6,8 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "tier-list.h"
@@ -202,14 +204,32 @@ kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 }
 
 void
-kvt__tier_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
+kvt__tier_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 {
     struct kvt__tier_params with_rest = *params;
     int err;
     const struct kvt__tier_ops *ops = find(&with_rest, &err);
 
     if (ops && ops->check)
-        ops->check(&with_rest, fn, ctx);
+        ops->check(&with_rest, to);
+}
+
+void
+kvt__report(const struct kvt__reporter *to, const char *subject, int status, const char *fmt, ...)
+{
+    char about[64], text[1024];
+    size_t n = 0;
+    va_list ap;
+
+    snprintf(about, sizeof about, "%s%s%s", to->kind ? to->kind : "", to->kind ? " " : "",
+             subject);
+    if (to->path)
+        n = (size_t)snprintf(text, sizeof text, "%s: ", to->path);
+    va_start(ap, fmt);
+    if (n < sizeof text)
+        vsnprintf(text + n, sizeof text - n, fmt, ap);
+    va_end(ap);
+    to->fn(to->ctx, about, status, text);
 }
 
 uint64_t

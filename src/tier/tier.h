@@ -22,10 +22,13 @@ struct kvt_tier_info;
 struct kvt__table;
 struct kvt__table_params;
 
-/* Receive the result of a check: if this machine meets one requirement of a tier.  The arguments
- * are those of kvt_look_fn in kvtier.h; status 1: the next check may block or end the process. */
-typedef void (*kvt__tier_check_fn)(void *ctx, const char *about, int status,
-                                   const char *text);
+/* The receiver of the results of checks: if this machine meets each requirement of a tier. */
+struct kvt__reporter {
+    void (*fn)(void *ctx, const char *about, int status, const char *text); /* a kvt_look_fn */
+    void *ctx;
+    const char *kind; /* first word of `about`; NULL: the subject alone */
+    const char *path; /* each text begins with this path; NULL: no path */
+};
 
 /* The description of the payload in a header, for a layout with a header. */
 struct kvt__shape {
@@ -139,9 +142,9 @@ struct kvt__tier_ops {
     /* Open the tier and make missing directories.  NULL: no URL opens the tier. */
     int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);
     /* Check each requirement of open() and of transfers on this machine, and report each result to
-     * fn, on the calling thread.  The check may store a file or object, which the check deletes.
+     * `to`, on the calling thread.  The check may store a file or object, which the check deletes.
      * NULL: only open() reports a failure, the first one. */
-    void (*check)(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx);
+    void (*check)(const struct kvt__tier_params *params, const struct kvt__reporter *to);
     /* Return the bytes of /dev/shm that a worker allocates for all its tiers of this kind.  NULL:
      * none. */
     uint64_t (*shm_bytes)(const struct kvt_config *config);
@@ -252,8 +255,12 @@ int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out
 
 /* Check the requirements of the tier for a URL with ops->check().  Do nothing if the URL is invalid
  * or the tier has no check(). */
-void kvt__tier_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn,
-                     void *ctx);
+void kvt__tier_check(const struct kvt__tier_params *params, const struct kvt__reporter *to);
+
+/* Report the result of a check of `subject`.  status as in kvt_look_fn: 0, -errno, or 1 if the next
+ * check may block or end the process.  fmt: a sentence. */
+void kvt__report(const struct kvt__reporter *to, const char *subject, int status,
+                 const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 /* Return ops->shm_bytes() of the tier for a URL; 0 if the URL is invalid. */
 uint64_t kvt__tier_shm_bytes(const struct kvt__tier_params *params);

@@ -3,7 +3,6 @@
  * The checks of kvtier doctor for directories: free space, O_DIRECT, io_uring, locks and renames,
  * and the speed of a write and a read.  The calls block while a file system does not respond. */
 #include <fcntl.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,31 +21,11 @@
 struct check {
     struct kvt__files *files;
     const struct kvt__dir *dir;
-    kvt__tier_check_fn fn;
-    void *ctx;
+    struct kvt__reporter to;
     unsigned char *memory; /* TEST_BYTES, aligned */
     size_t bytes;          /* size of the test file */
     char name[96];         /* of the test file in .kvtier/tmp */
 };
-
-static void report(const struct check *c, const char *subject, int status, const char *fmt,
-                   ...) __attribute__((format(printf, 4, 5)));
-
-/* Report a finding about "fs SUBJECT"; the text begins with the directory. */
-static void
-report(const struct check *c, const char *subject, int status, const char *fmt, ...)
-{
-    char about[64], text[1024];
-    va_list ap;
-
-    snprintf(about, sizeof about, "%s %s", c->files->tier.ops->name, subject);
-    size_t n = (size_t)snprintf(text, sizeof text, "%s: ", c->dir->path);
-    va_start(ap, fmt);
-    if (n < sizeof text)
-        vsnprintf(text + n, sizeof text - n, fmt, ap);
-    va_end(ap);
-    c->fn(c->ctx, about, status, text);
-}
 
 static void
 check_space(struct check *c, double limit_gib)
@@ -55,7 +34,7 @@ check_space(struct check *c, double limit_gib)
     char inodes[64] = "";
 
     if (fstatvfs(c->dir->fd, &fs)) {
-        report(c, "space", -errno, "%s", strerror(errno));
+        kvt__report(&c->to, "space", -errno, "%s", strerror(errno));
         return;
     }
     uint64_t free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
@@ -65,13 +44,15 @@ check_space(struct check *c, double limit_gib)
     if (fs.f_files)
         snprintf(inodes, sizeof inodes, ", %llu inodes free", (unsigned long long)fs.f_favail);
     if (fs.f_files && !fs.f_favail)
-        report(c, "space", -ENOSPC, "the file system has no free inode, and each chunk is a file");
+        kvt__report(&c->to, "space", -ENOSPC, "the file system has no free inode, and each chunk "
+                    "is a file");
     else if (limit_gib > (double)all_bytes / GIB)
-        report(c, "space", -ENOSPC, "the limit of %.1f GiB is larger than the file system, which "
-               "has %.1f GiB; lower the limit", limit_gib, (double)all_bytes / GIB);
+        kvt__report(&c->to, "space", -ENOSPC, "the limit of %.1f GiB is larger than the file "
+                    "system, which has %.1f GiB; lower the limit", limit_gib,
+                    (double)all_bytes / GIB);
     else
-        report(c, "space", 0, "%.1f of %.1f GiB free%s", (double)free_bytes / GIB,
-               (double)all_bytes / GIB, inodes);
+        kvt__report(&c->to, "space", 0, "%.1f of %.1f GiB free%s", (double)free_bytes / GIB,
+                    (double)all_bytes / GIB, inodes);
 }
 
 /* Write the test file.  Return its descriptor, which has the lock, or -errno; the name is "" if
@@ -99,8 +80,8 @@ check_lock(const struct check *c, int reader)
 {
     bool excludes = flock(reader, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
 
-    report(c, "locks", 0, excludes ? "flock() works" : "flock() does not exclude other processes; "
-           "kvtier deletes the temporary files of killed processes after an hour");
+    kvt__report(&c->to, "locks", 0, excludes ? "flock() works" : "flock() does not exclude other "
+                "processes; kvtier deletes the temporary files of killed processes after an hour");
 }
 
 /* Read the test file.  0 or -errno. */
@@ -128,8 +109,8 @@ check_rename(struct check *c)
 
     snprintf(name, sizeof name, "doctor-%s", c->name);
     if (renameat(c->dir->temp_fd, c->name, c->dir->private_fd, name)) {
-        report(c, "rename", -errno, "a file cannot be renamed into another directory: %s",
-               strerror(errno));
+        kvt__report(&c->to, "rename", -errno, "a file cannot be renamed into another directory: %s",
+                    strerror(errno));
         return;
     }
     c->name[0] = '\0';
@@ -142,7 +123,7 @@ check_transfers(struct check *c)
     double written_s = 0, read_s = 0;
     bool has_uring = false;
 
-    report(c, "files", 1, "the file system does not respond");
+    kvt__report(&c->to, "files", 1, "the file system does not respond");
     int fd = write_file(c, &written_s);
     int err = fd < 0 ? fd : 0;
     int reader = err ? -1 : openat(c->dir->temp_fd, c->name, O_RDWR | O_CLOEXEC |
@@ -154,14 +135,14 @@ check_transfers(struct check *c)
         err = read_file(c, reader, &read_s, &has_uring);
     }
     if (err)
-        report(c, "files", err, "a file of %zu MiB was not written and read: %s",
-               c->bytes >> 20, strerror(-err));
+        kvt__report(&c->to, "files", err, "a file of %zu MiB was not written and read: %s",
+                    c->bytes >> 20, strerror(-err));
     else
-        report(c, "files", 0, "%s, %s; one write %.2f GB/s, one read %.2f GB/s",
-               c->dir->direct ? "O_DIRECT works"
-                              : "no O_DIRECT, so that the page cache holds the chunks too",
-               has_uring ? "io_uring works" : "no io_uring, so that reads use blocking calls",
-               (double)c->bytes / 1e9 / written_s, (double)c->bytes / 1e9 / read_s);
+        kvt__report(&c->to, "files", 0, "%s, %s; one write %.2f GB/s, one read %.2f GB/s",
+                    c->dir->direct ? "O_DIRECT works"
+                                   : "no O_DIRECT, so that the page cache holds the chunks too",
+                    has_uring ? "io_uring works" : "no io_uring, so that reads use blocking calls",
+                    (double)c->bytes / 1e9 / written_s, (double)c->bytes / 1e9 / read_s);
     if (reader >= 0)
         close(reader);
     if (!err)
@@ -174,17 +155,16 @@ check_transfers(struct check *c)
 
 void
 kvt__files_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
-                 double limit_gib, kvt__tier_check_fn fn, void *ctx)
+                 double limit_gib, const struct kvt__reporter *to)
 {
-    struct check c = { .fn = fn, .ctx = ctx };
+    struct check c = { .to = *to };
     struct kvt__tier *tier;
-    char about[64];
 
-    snprintf(about, sizeof about, "%s directory", ops->name);
-    fn(ctx, about, 1, "the file system of the directories does not respond");
+    c.to.kind = ops->name;
+    kvt__report(&c.to, "directory", 1, "the file system of the directories does not respond");
     int err = ops->open(params, &tier);
     if (err) {
-        fn(ctx, about, err, kvt__why());
+        kvt__report(&c.to, "directory", err, "%s", kvt__why());
         return;
     }
     c.files = (struct kvt__files *)tier;
@@ -193,6 +173,7 @@ kvt__files_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params 
         memset(c.memory, 0x5a, TEST_BYTES);
     for (size_t i = 0; c.memory && i < c.files->n_dirs; i++) {
         c.dir = &c.files->dirs[i];
+        c.to.path = c.dir->path;
         check_space(&c, limit_gib);
         check_transfers(&c);
     }

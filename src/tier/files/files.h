@@ -209,7 +209,7 @@ bool kvt__dir_renew(const struct kvt__files *t, const struct kvt__dir *dir);
  * file of up to 64 MiB, delete the file, and close the tier.  limit_gib: the configured limit;
  * 0: none. */
 void kvt__files_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
-                      double limit_gib, kvt__tier_check_fn fn, void *ctx);
+                      double limit_gib, const struct kvt__reporter *to);
 
 /* ---------------------------------------------------------------- shared.c */
 

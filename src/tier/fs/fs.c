@@ -24,9 +24,9 @@ fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 }
 
 static void
-fs_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
+fs_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 {
-    kvt__files_check(&kvt__tier_fs, params, params->config->max_remote_size, fn, ctx);
+    kvt__files_check(&kvt__tier_fs, params, params->config->max_remote_size, to);
 }
 
 const struct kvt__tier_ops kvt__tier_fs = {

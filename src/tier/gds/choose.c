@@ -114,8 +114,7 @@ kvt__gds_choose(const struct kvt__gds_preference *want,
 struct report_context {
     const struct kvt__gds_preference *want;
     const char *path;
-    kvt__tier_check_fn fn;
-    void *ctx;
+    const struct kvt__reporter *to;
 };
 
 static void
@@ -128,18 +127,18 @@ on_probed(void *ctx, int ordinal, const struct kvt__gds_finding *f)
     if (f->n_gpus)
         snprintf(about, sizeof about, "GPU %d", ordinal);
     int err = decide(l->want, l->path, "it is reached directly", f, &choice);
-    l->fn(l->ctx, about, err, choice.text);
+    kvt__report(l->to, about, err, "%s", choice.text);
 }
 
 void
 kvt__gds_check(const struct kvt_config *config, const struct kvt__gds_probe_params *params,
-               const char *list, kvt__tier_check_fn fn, void *ctx)
+               const char *list, const struct kvt__reporter *to)
 {
     struct kvt__gds_probe_params fresh = *params;
     struct kvt__gds_choice choice;
     struct kvt__gds_preference want;
-    struct report_context context = { &want, NULL, fn, ctx };
-    char dir[PATH_MAX], text[PATH_MAX + 128];
+    struct report_context context = { &want, NULL, to };
+    char dir[PATH_MAX];
     const char *path;
     struct stat st;
     size_t n;
@@ -149,15 +148,16 @@ kvt__gds_check(const struct kvt_config *config, const struct kvt__gds_probe_para
     while (kvt__next_path(&list, &path, &n)) {
         snprintf(dir, sizeof dir, "%.*s", (int)n, path);
         if (config->use_gds && stat(dir, &st) && errno == ENOENT) {
-            snprintf(text, sizeof text, "%s does not exist yet: create it and run this again to "
-                     "see whether a GPU reaches it directly.", dir);
-            fn(ctx, "gds", 0, text);
+            kvt__report(to, "gds", 0, "%s does not exist yet: create it and run this again "
+                        "to see whether a GPU reaches it directly.", dir);
             continue;
         }
         context.path = dir;
-        if (want.direct)
+        if (want.direct) {
             kvt__gds_probe_all(&fresh, want.kind, dir, on_probed, &context);
-        else
-            fn(ctx, "gds", kvt__gds_choose(&want, params, -1, dir, &choice), choice.text);
+            continue;
+        }
+        int err = kvt__gds_choose(&want, params, -1, dir, &choice);
+        kvt__report(to, "gds", err, "%s", choice.text);
     }
 }

@@ -37,9 +37,9 @@ int kvt__gds_choose(const struct kvt__gds_preference *want,
                     const char *path, struct kvt__gds_choice *out);
 
 /* Probe each directory of a comma-separated list with each GPU, without cached results, and report
- * each result to fn.  about: "GPU 3", or "gds" for a result that concerns no single GPU. */
+ * each result, about "GPU 3", or "gds" for a result that concerns no single GPU. */
 void kvt__gds_check(const struct kvt_config *config,
                     const struct kvt__gds_probe_params *params, const char *list,
-                    kvt__tier_check_fn fn, void *ctx);
+                    const struct kvt__reporter *to);
 
 #endif

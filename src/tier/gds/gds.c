@@ -64,9 +64,9 @@ gds_close(struct kvt__tier *tier)
 }
 
 static void
-gds_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
+gds_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 {
-    kvt__gds_check(params->config, &KVT__GDS_PROBE_DEFAULTS, params->rest, fn, ctx);
+    kvt__gds_check(params->config, &KVT__GDS_PROBE_DEFAULTS, params->rest, to);
 }
 
 const struct kvt__tier_ops kvt__tier_gds = {

@@ -5,7 +5,6 @@
  * hangs, and the site's library may end the process. */
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -22,32 +21,16 @@
 
 struct checks {
     const struct kvt__tier_params *params;
-    kvt__tier_check_fn fn;
-    void *ctx;
+    const struct kvt__reporter *to;
 };
-
-static void report(const struct checks *checks, const char *about, int status, const char *fmt,
-                   ...) __attribute__((format(printf, 4, 5)));
-
-static void
-report(const struct checks *checks, const char *about, int status, const char *fmt, ...)
-{
-    char text[1024];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    checks->fn(checks->ctx, about, status, text);
-}
 
 /* Report the cause of a hang in advance: the next call blocks while the daemon of this path
  * hangs. */
 static void
 report_hang(const struct checks *checks, const char *path)
 {
-    report(checks, "3fs daemon", 1, "%s: the daemon of this mount hangs; start the "
-           "daemon again", path);
+    kvt__report(checks->to, "3fs daemon", 1, "%s: the daemon of this mount hangs; start the "
+                "daemon again", path);
 }
 
 static void
@@ -56,10 +39,10 @@ check_daemon(const struct checks *checks, const char *mount_point)
     report_hang(checks, mount_point);
     int err = kvt__usrbio_daemon(mount_point);
     if (err)
-        report(checks, "3fs daemon", err, "%s", kvt__why());
+        kvt__report(checks->to, "3fs daemon", err, "%s", kvt__why());
     else
-        report(checks, "3fs daemon", 0, "the daemon of %s responds, serves rings, and lets "
-               "this user open its semaphore", mount_point);
+        kvt__report(checks->to, "3fs daemon", 0, "the daemon of %s responds, serves rings, and "
+                    "lets this user open its semaphore", mount_point);
 }
 
 static void
@@ -74,7 +57,7 @@ check_directories(const struct checks *checks)
     int err = kvt__hf3fs_mount(checks->params->config, name, list, mount_point);
 
     if (err) {
-        report(checks, "3fs mount", err, "%s", kvt__why());
+        kvt__report(checks->to, "3fs mount", err, "%s", kvt__why());
         return;
     }
     while (kvt__next_path(&list, &path, &n)) {
@@ -82,11 +65,11 @@ check_directories(const struct checks *checks)
         report_hang(checks, dir);
         err = kvt__hf3fs_lies_in(mount_point, name, dir);
         if (err)
-            report(checks, "3fs mount", err, "%s", kvt__why());
+            kvt__report(checks->to, "3fs mount", err, "%s", kvt__why());
         else
-            report(checks, "3fs mount", 0, "%s: %s lies in the 3FS at %s (%s)", name, dir,
-                   mount_point, kvt__usrbio_any_type()
-                       ? "of any type: HF3FS_USRBIO_DONT_CHECKFS_FOR_MP" : "fuse.hf3fs");
+            kvt__report(checks->to, "3fs mount", 0, "%s: %s lies in the 3FS at %s (%s)", name, dir,
+                        mount_point, kvt__usrbio_any_type()
+                            ? "of any type: HF3FS_USRBIO_DONT_CHECKFS_FOR_MP" : "fuse.hf3fs");
     }
     check_daemon(checks, mount_point);
 }
@@ -99,14 +82,14 @@ check_library(const struct checks *checks)
     int err = kvt__usrbio_choose(wanted, &api);
 
     if (err)
-        report(checks, "3fs library", err, "%s", kvt__why());
+        kvt__report(checks->to, "3fs library", err, "%s", kvt__why());
     else if (api != &kvt__usrbio_own)
-        report(checks, "3fs library", 0, "the site's libhf3fs_api_shared.so is used");
+        kvt__report(checks->to, "3fs library", 0, "the site's libhf3fs_api_shared.so is used");
     else if (wanted && *wanted)
-        report(checks, "3fs library", 0, "kvtier's own client is used (HF3FS_CLIENT is %s)",
-               wanted);
+        kvt__report(checks->to, "3fs library", 0, "kvtier's own client is used (HF3FS_CLIENT is "
+                    "%s)", wanted);
     else
-        report(checks, "3fs library", 0, "kvtier's own client is used; %s", kvt__why());
+        kvt__report(checks->to, "3fs library", 0, "kvtier's own client is used; %s", kvt__why());
 }
 
 static void
@@ -116,12 +99,14 @@ check_node(const struct checks *checks)
     int err = node < 0 ? 0 : kvt__numa_check(node, "hf3fs_numa_id");
 
     if (err)
-        report(checks, "3fs numa", err, "%s", kvt__why());
+        kvt__report(checks->to, "3fs numa", err, "%s", kvt__why());
     else if (node >= 0)
-        report(checks, "3fs numa", 0, "shared memory comes from node %d (hf3fs_numa_id)", node);
+        kvt__report(checks->to, "3fs numa", 0, "shared memory comes from node %d (hf3fs_numa_id)",
+                    node);
     else
-        report(checks, "3fs numa", 0, "shared memory comes from the node of the CPU on which "
-               "an engine opens it, here %d (hf3fs_numa_id is -1)", kvt__numa_current_node());
+        kvt__report(checks->to, "3fs numa", 0, "shared memory comes from the node of the CPU on "
+                    "which an engine opens it, here %d (hf3fs_numa_id is -1)",
+                    kvt__numa_current_node());
 }
 
 /* The bytes are the region, and pairs of rings.  With groups, the number of rings doubles.  The
@@ -143,19 +128,20 @@ check_memory(const struct checks *checks)
     struct statvfs shm;
 
     if (statvfs("/dev/shm", &shm)) {
-        report(checks, "3fs memory", -ENOENT, SHARES ", but there is no /dev/shm: mount /dev/shm; "
-               "in a container, the daemon's", need / GIB);
+        kvt__report(checks->to, "3fs memory", -ENOENT, SHARES ", but there is no /dev/shm: mount "
+                    "/dev/shm; in a container, the daemon's", need / GIB);
         return;
     }
     double room = (double)shm.f_bavail * (double)shm.f_frsize;
     if (!shm.f_blocks)
-        report(checks, "3fs memory", 0, SHARES ", which has no limit", need / GIB);
+        kvt__report(checks->to, "3fs memory", 0, SHARES ", which has no limit", need / GIB);
     else if (need > room)
-        report(checks, "3fs memory", -ENOSPC, SHARES ", and %.2f GiB are free there: give it more "
-               "(docker: --shm-size), or lower hf3fs_iov_size", need / GIB, room / GIB);
+        kvt__report(checks->to, "3fs memory", -ENOSPC, SHARES ", and %.2f GiB are free there: give "
+                    "it more (docker: --shm-size), or lower hf3fs_iov_size", need / GIB,
+                    room / GIB);
     else
-        report(checks, "3fs memory", 0, SHARES ", and %.2f GiB are free there ('kvtier config "
-               "check --tp N': for N workers)", need / GIB, room / GIB);
+        kvt__report(checks->to, "3fs memory", 0, SHARES ", and %.2f GiB are free there ('kvtier "
+                    "config check --tp N': for N workers)", need / GIB, room / GIB);
 }
 
 static void
@@ -168,17 +154,17 @@ check_memlock(const struct checks *checks)
         return;
     if (limit.rlim_cur != RLIM_INFINITY)
         snprintf(size, sizeof size, "%.2f GiB", (double)limit.rlim_cur / GIB);
-    report(checks, "3fs memlock", 0, "limit: %s; it matters only where shared memory is pinned "
-           "for a GPU", size);
+    kvt__report(checks->to, "3fs memlock", 0, "limit: %s; it matters only where shared memory is "
+                "pinned for a GPU", size);
 }
 
 void
-kvt__hf3fs_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
+kvt__hf3fs_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 {
-    struct checks checks = { params, fn, ctx };
+    struct checks checks = { params, to };
 
     check_directories(&checks);
-    report(&checks, "3fs library", 1, "with the site's library in use, try HF3FS_CLIENT=own");
+    kvt__report(to, "3fs library", 1, "with the site's library in use, try HF3FS_CLIENT=own");
     check_library(&checks);
     check_memory(&checks);
     check_memlock(&checks);

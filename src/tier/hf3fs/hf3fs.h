@@ -28,8 +28,8 @@ int kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *pa
 /* The row `shm_bytes` of the tier: the memory that is shared with the daemon. */
 uint64_t kvt__hf3fs_shm_bytes(const struct kvt_config *config);
 
-/* The row `check` of the tier: report each requirement of the directories to fn. */
-void kvt__hf3fs_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn,
-                      void *ctx);
+/* The row `check` of the tier: report each requirement of the directories. */
+void kvt__hf3fs_check(const struct kvt__tier_params *params,
+                      const struct kvt__reporter *to);
 
 #endif

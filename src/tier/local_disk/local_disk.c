@@ -30,10 +30,9 @@ local_disk_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 }
 
 static void
-local_disk_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
+local_disk_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 {
-    kvt__files_check(&kvt__tier_local_disk, params, params->config->max_local_disk_size, fn,
-                     ctx);
+    kvt__files_check(&kvt__tier_local_disk, params, params->config->max_local_disk_size, to);
 }
 
 const struct kvt__tier_ops kvt__tier_local_disk = {

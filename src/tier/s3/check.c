@@ -3,7 +3,6 @@
  * The checks of kvtier doctor: the requests that an engine sends, on a small object of their own,
  * one by one; and the facts that the requests show. */
 #include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,27 +19,11 @@
 struct check {
     struct s3_call call;   /* first: on_head() casts */
     const struct kvt_config *config;
-    kvt__tier_check_fn fn;
-    void *ctx;
+    const struct kvt__reporter *to;
     struct s3_tier *t;
     char name[64];         /* of the object */
     char got[BODY_BYTES];  /* body of the GET */
 };
-
-static void report(const struct check *c, const char *about, int status, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void
-report(const struct check *c, const char *about, int status, const char *fmt, ...)
-{
-    char text[1024];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    c->fn(c->ctx, about, status, text);
-}
 
 /* ------------------------------------------------------------------ requests */
 
@@ -79,8 +62,8 @@ request(struct check *c, const char *method)
         call->body = BODY;
         call->body_bytes = BODY_BYTES;
     }
-    report(c, "s3 request", 1, "%s: the store does not respond; check the endpoint, the proxy "
-           "and the firewall", method);
+    kvt__report(c->to, "s3 request", 1, "%s: the store does not respond; check the endpoint, the "
+                "proxy and the firewall", method);
     return kvt__s3_call_wait(call);
 }
 
@@ -93,8 +76,8 @@ check_address(const struct check *c)
     bool tls = kvt__s3_address_of(c->t)->tls;
 
     kvt__s3_target_text(atomic_load(&c->t->target), target);
-    report(c, "s3 address", 0, "%s%s", target, !tls ? "" : c->config->s3_verify_tls
-           ? ", certificates are verified" : ", certificates are not verified");
+    kvt__report(c->to, "s3 address", 0, "%s%s", target, !tls ? "" : c->config->s3_verify_tls
+                ? ", certificates are verified" : ", certificates are not verified");
 }
 
 static void
@@ -105,7 +88,7 @@ check_keys(const struct check *c)
     struct tm tm;
 
     if (c->t->is_unsigned) {
-        report(c, "s3 keys", 0, "requests are not signed (s3_unsigned)");
+        kvt__report(c->to, "s3 keys", 0, "requests are not signed (s3_unsigned)");
         return;
     }
     pthread_mutex_lock(&k->lock);
@@ -118,7 +101,7 @@ check_keys(const struct check *c)
     }
     pthread_mutex_unlock(&k->lock);
     if (*source)
-        report(c, "s3 keys", 0, "the keys come from: %s; they %s", source, expires);
+        kvt__report(c->to, "s3 keys", 0, "the keys come from: %s; they %s", source, expires);
 }
 
 static void
@@ -127,9 +110,9 @@ check_clock(const struct check *c, int64_t date_s)
     int64_t ahead = date_s - (int64_t)time(NULL);
 
     if (date_s && (ahead > CLOCK_S || ahead < -CLOCK_S))
-        report(c, "s3 clock", 0, "the store's clock is %lld s %s this host's; kvtier signs by "
-               "the store's clock", (long long)(ahead < 0 ? -ahead : ahead),
-               ahead < 0 ? "behind" : "ahead of");
+        kvt__report(c->to, "s3 clock", 0, "the store's clock is %lld s %s this host's; kvtier "
+                    "signs by the store's clock", (long long)(ahead < 0 ? -ahead : ahead),
+                    ahead < 0 ? "behind" : "ahead of");
 }
 
 /* ------------------------------------------------------------------ steps */
@@ -142,9 +125,10 @@ check_lookup(struct check *c)
 
     check_keys(c);
     if (err == -EACCES) {
-        report(c, "s3 lookup", err, "%s Without s3:ListBucket the store refuses a HEAD of an "
-               "absent object, so that lookups of absent chunks count as failures, and after "
-               "eight failures kvtier reads nothing from the tier for a while.", kvt__why());
+        kvt__report(c->to, "s3 lookup", err, "%s Without s3:ListBucket the store refuses a HEAD "
+                    "of an absent object, so that lookups of absent chunks count as failures, and "
+                    "after eight failures kvtier reads nothing from the tier for a while.",
+                    kvt__why());
         return false;
     }
     check_clock(c, c->call.date_s);
@@ -154,11 +138,11 @@ check_lookup(struct check *c)
     if (!err)
         err = kvt__fail(EBADMSG, "%s: the store reports an object that does not exist.", c->name);
     if (err != -ENOENT) {
-        report(c, "s3 lookup", err, "%s", kvt__why());
+        kvt__report(c->to, "s3 lookup", err, "%s", kvt__why());
         return false;
     }
-    report(c, "s3 lookup", 0, "an absent object is a miss, after %.1f ms",
-           (double)(kvt__now_ns() - begin) / 1e6);
+    kvt__report(c->to, "s3 lookup", 0, "an absent object is a miss, after %.1f ms",
+                (double)(kvt__now_ns() - begin) / 1e6);
     return true;
 }
 
@@ -178,10 +162,10 @@ check_list(const struct check *c)
     int err = walk ? kvt__s3_walk_page(walk) : -ENOMEM;
 
     if (err < 0)
-        report(c, "s3 list", err, "%s%s", kvt__why(), err == -EACCES
-               ? " kvtier ls, kvtier verify and max_remote_size need s3:ListBucket." : "");
+        kvt__report(c->to, "s3 list", err, "%s%s", kvt__why(), err == -EACCES
+                    ? " kvtier ls, kvtier verify and max_remote_size need s3:ListBucket." : "");
     else
-        report(c, "s3 list", 0, "objects can be listed");
+        kvt__report(c->to, "s3 list", 0, "objects can be listed");
     kvt__s3_walk_end(walk);
     return err >= 0;
 }
@@ -192,16 +176,16 @@ check_write(struct check *c)
     int err = request(c, "PUT");
 
     if (err) {
-        report(c, "s3 write", err, "%s", kvt__why());
+        kvt__report(c->to, "s3 write", err, "%s", kvt__why());
         return false;
     }
     err = request(c, "PUT");
     if (err && err != -EEXIST)
-        report(c, "s3 write", err, "%s", kvt__why());
+        kvt__report(c->to, "s3 write", err, "%s", kvt__why());
     else
-        report(c, "s3 write", 0, err ? "objects can be stored, and the store supports "
-               "If-None-Match" : "objects can be stored; the store does not support "
-               "If-None-Match, so that a chunk that two hosts store is written twice");
+        kvt__report(c->to, "s3 write", 0, err ? "objects can be stored, and the store supports "
+                    "If-None-Match" : "objects can be stored; the store does not support "
+                    "If-None-Match, so that a chunk that two hosts store is written twice");
     return true;
 }
 
@@ -213,9 +197,9 @@ check_read(struct check *c)
     if (!err && (c->call.http.received_bytes != BODY_BYTES || memcmp(c->got, BODY, BODY_BYTES)))
         err = kvt__fail(EBADMSG, "%s: the object has other bytes than were stored.", c->name);
     if (err)
-        report(c, "s3 read", err, "%s", kvt__why());
+        kvt__report(c->to, "s3 read", err, "%s", kvt__why());
     else
-        report(c, "s3 read", 0, "the object was read back");
+        kvt__report(c->to, "s3 read", 0, "the object was read back");
 }
 
 /* An engine without max_remote_size needs no right to delete. */
@@ -225,24 +209,25 @@ check_delete(struct check *c)
     int err = request(c, "DELETE");
 
     if (err && err != -ENOENT)
-        report(c, "s3 delete", c->config->max_remote_size > 0 ? err : 0, "the object %s was not "
-               "deleted: %s kvtier rm and max_remote_size delete objects.", c->name, kvt__why());
+        kvt__report(c->to, "s3 delete", c->config->max_remote_size > 0 ? err : 0, "the object %s "
+                    "was not deleted: %s kvtier rm and max_remote_size delete objects.", c->name,
+                    kvt__why());
     else
-        report(c, "s3 delete", 0, "objects can be deleted");
+        kvt__report(c->to, "s3 delete", 0, "objects can be deleted");
 }
 
 void
 kvt__s3_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
-              kvt__tier_check_fn fn, void *ctx)
+              const struct kvt__reporter *to)
 {
-    struct check c = { .config = params->config, .fn = fn, .ctx = ctx };
+    struct check c = { .config = params->config, .to = to };
     struct kvt__tier_params quiet = *params;
     struct kvt__tier *tier;
 
     quiet.caller_reports = true; /* at once: open() starts the thread that logs missing keys */
     int err = ops->open(&quiet, &tier);
     if (err) {
-        report(&c, "s3 address", err, "%s", kvt__why());
+        kvt__report(to, "s3 address", err, "%s", kvt__why());
         return;
     }
     c.t = (struct s3_tier *)tier;

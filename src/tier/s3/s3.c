@@ -204,9 +204,9 @@ s3_private_dir(const struct kvt__tier *tier)
 }
 
 static void
-s3_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
+s3_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 {
-    kvt__s3_check(&kvt__tier_s3, params, fn, ctx);
+    kvt__s3_check(&kvt__tier_s3, params, to);
 }
 
 const struct kvt__tier_ops kvt__tier_s3 = {

@@ -408,6 +408,6 @@ int kvt__s3_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn f
 /* Implement kvt__tier_ops.check: open the tier, send each kind of request that an engine sends, and
  * close the tier.  Writes an object and deletes the object. */
 void kvt__s3_check(const struct kvt__tier_ops *ops, const struct kvt__tier_params *params,
-                   kvt__tier_check_fn fn, void *ctx);
+                   const struct kvt__reporter *to);
 
 #endif

@@ -94,29 +94,9 @@ kvt__sc_clear(struct kvt__tier *tier)
 
 /* ------------------------------------------------------------------- checks of the host */
 
-struct checks {
-    kvt__tier_check_fn fn;
-    void *ctx;
-};
-
-static void report(const struct checks *checks, int status, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
-
-static void
-report(const struct checks *checks, int status, const char *fmt, ...)
-{
-    char text[512];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    checks->fn(checks->ctx, "shared memory", status, text);
-}
-
 /* Report the existing memory.  0; -ENOENT: there is no memory; other errors with a sentence. */
 static int
-check_memory(const struct checks *checks, const struct sc_tier *t)
+check_memory(const struct kvt__reporter *to, const struct sc_tier *t)
 {
     struct kvt__table_params params = { .of_memory = true, .shm = t->path,
                                         .area_version = SC_VERSION };
@@ -130,10 +110,10 @@ check_memory(const struct checks *checks, const struct sc_tier *t)
     if (!err) {
         uint64_t all = kvt__sc_payload_bytes(&m);
 
-        report(checks, 0, "%.2f GiB in %s exist, %.2f GiB of them are allocated%s",
-               (double)all / GIB, t->path, (double)allocated_bytes(&m) / GIB,
-               all == t->payload_bytes ? "" : "; an engine makes a memory of the size "
-               "max_shared_cpu_size if no process uses the memory");
+        kvt__report(to, "shared memory", 0, "%.2f GiB in %s exist, %.2f GiB of them are "
+                    "allocated%s", (double)all / GIB, t->path, (double)allocated_bytes(&m) / GIB,
+                    all == t->payload_bytes ? "" : "; an engine makes a memory of the size "
+                    "max_shared_cpu_size if no process uses the memory");
     }
     kvt__table_close(index);
     return err;
@@ -141,7 +121,7 @@ check_memory(const struct checks *checks, const struct sc_tier *t)
 
 /* Report if the tmpfs and the host have room for a new memory.  0, or -errno with a sentence. */
 static int
-check_room(const struct checks *checks, const struct sc_tier *t)
+check_room(const struct kvt__reporter *to, const struct sc_tier *t)
 {
     struct kvt__mem_claim claim = { .fd = -1 };
     int err = kvt__sc_check_room(t->dir, t->path, t->payload_bytes);
@@ -150,20 +130,19 @@ check_room(const struct checks *checks, const struct sc_tier *t)
         err = kvt__sc_claim(t->payload_bytes, &claim);
     kvt__mem_claim_end(&claim);
     if (!err)
-        report(checks, 0, "the host and %s have room for %.2f GiB, which the first engine "
-               "allocates", t->path, (double)t->payload_bytes / GIB);
+        kvt__report(to, "shared memory", 0, "the host and %s have room for %.2f GiB, which the "
+                    "first engine allocates", t->path, (double)t->payload_bytes / GIB);
     return err;
 }
 
 void
-kvt__sc_check(const struct kvt__tier *tier, kvt__tier_check_fn fn, void *ctx)
+kvt__sc_check(const struct kvt__tier *tier, const struct kvt__reporter *to)
 {
     const struct sc_tier *t = (const struct sc_tier *)tier;
-    struct checks checks = { fn, ctx };
-    int err = check_memory(&checks, t);
+    int err = check_memory(to, t);
 
     if (err == -ENOENT)
-        err = check_room(&checks, t);
+        err = check_room(to, t);
     if (err)
-        report(&checks, err, "%s", kvt__why());
+        kvt__report(to, "shared memory", err, "%s", kvt__why());
 }

@@ -311,16 +311,16 @@ shared_cpu_list(struct kvt__tier *tier, const char *prefix, kvt__tier_list_fn fn
 }
 
 static void
-shared_cpu_check(const struct kvt__tier_params *params, kvt__tier_check_fn fn, void *ctx)
+shared_cpu_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 {
     struct kvt__tier *tier;
     int err = shared_cpu_open(params, &tier);
 
     if (err) {
-        fn(ctx, "shared memory", err, kvt__why());
+        kvt__report(to, "shared memory", err, "%s", kvt__why());
         return;
     }
-    kvt__sc_check(tier, fn, ctx);
+    kvt__sc_check(tier, to);
     shared_cpu_close(tier);
 }
 

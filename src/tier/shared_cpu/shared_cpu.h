@@ -53,7 +53,7 @@ bool kvt__sc_acquire_chunk(struct kvt__tier *tier, const struct kvt__object *obj
 struct kvt_tier_info;
 void kvt__sc_info(const struct kvt__tier *tier, struct kvt_tier_info *info);
 int kvt__sc_clear(struct kvt__tier *tier);
-void kvt__sc_check(const struct kvt__tier *tier, kvt__tier_check_fn fn, void *ctx);
+void kvt__sc_check(const struct kvt__tier *tier, const struct kvt__reporter *to);
 
 /* transfer.c: return the memory of an index; NULL: the tier has not opened the index. */
 struct sc_opened *kvt__sc_opened(const struct kvt__tier *tier,

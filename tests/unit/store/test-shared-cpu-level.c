@@ -267,7 +267,8 @@ look(const struct shared *s)
 
     snprintf(url, sizeof url, "shared_cpu://%s", s->e.dir.path);
     kvt__tier_check(&(struct kvt__tier_params){ .config = config, .name = "shared_cpu",
-                                               .url = url }, on_report, &r);
+                                               .url = url },
+                   &(struct kvt__reporter){ .fn = on_report, .ctx = &r });
     kvt_config_free(config);
     assert_int_equal(r.n, 1);
     return r;

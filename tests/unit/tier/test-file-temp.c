@@ -354,10 +354,10 @@ the_doctor_reports_if_locks_work(void **state)
     snprintf(url, sizeof url, "fs://%s", dir.path);
     struct kvt__tier_params params = { .config = config, .url = url, .name = "remote_url" };
     locks = LOCAL;
-    kvt__tier_check(&params, take_locks, text);
+    kvt__tier_check(&params, &(struct kvt__reporter){ .fn = take_locks, .ctx = text });
     assert_non_null(strstr(text, "flock() works"));
     locks = NONE;
-    kvt__tier_check(&params, take_locks, text);
+    kvt__tier_check(&params, &(struct kvt__reporter){ .fn = take_locks, .ctx = text });
     assert_non_null(strstr(text, "after an hour"));
     locks = LOCAL;
     kvt_config_free(config);

@@ -144,7 +144,7 @@ doctor_asks_anew_of_each_gpu_and_directory(void **state)
     assert_int_equal(choose(NULL), 0); /* caches the result, which the doctor must not use */
     use("cufile", "file=5008");
     snprintf(list, sizeof list, " %s , %s/none", dir.path, dir.path);
-    kvt__gds_check(config, &how, list, take, &told);
+    kvt__gds_check(config, &how, list, &(struct kvt__reporter){ .fn = take, .ctx = &told });
     assert_int_equal(told.n, 3);
     assert_int_equal(told.n_bad, 2);
     expect_text(told.text[0], "GPU 0: use_gds is true");
