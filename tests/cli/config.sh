@@ -214,7 +214,12 @@ has out 'max_local_cpu_size'
 expect 0 config keys gds_buffer_size
 has out 'Older names: cufile_buffer_size'
 expect 0 config keys --json
-python3 -c 'import json, sys; keys = json.load(sys.stdin); assert {"key", "default", "text"} <= set(keys[0]), keys[0]; assert len(keys) > 100' <out
+python3 -c '
+import json, sys
+keys = json.load(sys.stdin)
+assert {"key", "default", "text"} <= set(keys[0]), keys[0]
+assert len(keys) > 100
+' <out
 expect 0 config keys --json chunk_size
 grep -q '"key": "chunk_size"' out
 expect 1 config keys no_such_key

@@ -71,7 +71,8 @@ expect 3 clear --older-than 1s --set "remote_url=fs:///proc/absent"
 rm -rf store disk
 put $a@1@bfloat16 $two
 put $a@2@bfloat16 $two
-find store disk \( -name '*.data' -o -name '*.pt' \) -path '*@1@bfloat16*' -exec touch -d '3 days ago' {} +
+find store disk \( -name '*.data' -o -name '*.pt' \) -path '*@1@bfloat16*' \
+    -exec touch -d '3 days ago' {} +
 expect 0 clear --older-than 4d $two
 has '^0 chunks, '
 expect 0 clear --older-than 2d --tier local_disk $two

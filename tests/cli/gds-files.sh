@@ -19,7 +19,8 @@ payload() {
     done >page
     cat page page page page page page page page page page page page
 }
-header='{"kvcache": {"dtype": "BF16", "shape": [2, 3, 16, 16], "data_offsets": [0, 3072], "fmt": 1, "__metadata__": {"lmcache_version": "1"}}}'
+header='{"kvcache": {"dtype": "BF16", "shape": [2, 3, 16, 16], "data_offsets": [0, 3072], '
+header=$header'"fmt": 1, "__metadata__": {"lmcache_version": "1"}}}'
 payload >payload
 { printf '\370\017\0\0\0\0\0\0' && printf %-4088s "$header"; } >header
 

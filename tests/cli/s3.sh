@@ -37,8 +37,9 @@ export AWS_EC2_METADATA_DISABLED=true HOME="$dir" no_proxy='*'
 at() { # BUCKET CODE ARGUMENTS...: with its keys
     bucket=$1
     shift
-    AWS_ACCESS_KEY_ID=AKTEST AWS_SECRET_ACCESS_KEY=SKTEST expect "$@" --set blocking_timeout_secs=600 \
-        --set "remote_url=s3://$bucket" --set "s3_endpoint_url=http://$host"
+    AWS_ACCESS_KEY_ID=AKTEST AWS_SECRET_ACCESS_KEY=SKTEST expect "$@" \
+        --set blocking_timeout_secs=600 --set "remote_url=s3://$bucket" \
+        --set "s3_endpoint_url=http://$host"
 }
 says() { grep -q -- "$1" out err || fail "'$1' is not said"; }
 says_once() { [ "$(cat out err | grep -c -- "$1")" -eq 1 ] || fail "'$1' is not said once"; }
@@ -105,7 +106,8 @@ opener.open(sys.argv[1] + "/faults", json.dumps(fault).encode()).read()
 END
 }
 at kv 0 doctor --set s3_file_prefix=some/where
-says "^ok *s3 address *requests go to $host by http, path-style, region us-east-1, prefix 'some/where/'"
+address="requests go to $host by http, path-style, region us-east-1"
+says "^ok *s3 address *$address, prefix 'some/where/'"
 says '^ok *s3 keys *the keys come from: environment; they do not expire'
 for step in 'lookup *an absent object is a miss' 'list *objects can be listed' \
     'write *objects can be stored, and the store supports If-None-Match' \

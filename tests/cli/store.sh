@@ -13,9 +13,18 @@ ends() { # CODE COMMAND...
     shift
     code=0
     run "$@" >"$temp/out" 2>"$temp/err" || code=$?
-    [ "$code" = "$want" ] || { echo "kvtier $*: exit code $code, not $want"; cat "$temp/err"; exit 1; }
+    if [ "$code" != "$want" ]; then
+        echo "kvtier $*: exit code $code, not $want"
+        cat "$temp/err"
+        exit 1
+    fi
 }
-prints() { grep -q -- "$1" "$temp/out" "$temp/err" || { echo "'$1' not printed:"; cat "$temp/out" "$temp/err"; exit 1; }; }
+prints() {
+    grep -q -- "$1" "$temp/out" "$temp/err" && return
+    echo "'$1' not printed:"
+    cat "$temp/out" "$temp/err"
+    exit 1
+}
 
 head -c 100000 /dev/urandom >"$temp/in"
 flip() { # FILE OFFSET: make one byte another one
@@ -25,7 +34,10 @@ flip() { # FILE OFFSET: make one byte another one
 }
 ends 1 stat "$key"
 ends 1 stat "$key" --json
-python3 -c 'import json, sys; o = json.load(open(sys.argv[1])); assert not o["done"] and o["error"], o' "$temp/out"
+python3 -c '
+import json, sys
+o = json.load(open(sys.argv[1]))
+assert not o["done"] and o["error"], o' "$temp/out"
 ends 0 put "$key" "$temp/in"
 ends 0 get "$key" "$temp/back"
 cmp "$temp/in" "$temp/back"
@@ -42,7 +54,10 @@ prints '^0 chunks'
 ends 0 stat "$key"
 prints '^bytes *100000'
 ends 0 stat --json
-python3 -c 'import json, sys; t = json.load(open(sys.argv[1])); assert t[0]["chunks"] == 1, t' "$temp/out"
+python3 -c '
+import json, sys
+t = json.load(open(sys.argv[1]))
+assert t[0]["chunks"] == 1, t' "$temp/out"
 ends 0 get "$key" "$temp/back" --json
 prints '"done": true.*"bytes": 100000.*"has_checksum": true'
 ends 2 get "$key" - --json
@@ -162,7 +177,8 @@ prints 'use_hipfile: true .* contradicts use_gds: false'
 # if a tier is full, put stores the chunk in the next tier and reports the full disk
 run() {
     "$kvtier" "$@" --set "remote_url=fs://$temp/next" --set remote_storage_plugins=fault \
-        --set "extra_config={\"remote_storage_plugin.fault.base_path\": \"enospc=1/fs://$temp/full\"}"
+        --set "extra_config={
+            \"remote_storage_plugin.fault.base_path\": \"enospc=1/fs://$temp/full\"}"
 }
 ends 3 put "$key" "$temp/in"
 prints 'disk full'

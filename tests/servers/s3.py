@@ -47,8 +47,8 @@ class Server:
         for name in buckets:
             self.objects.buckets[name] = Bucket(name)
         self.stands_at = None
-        self.config = {"clock_offset_s": 0, "clock_stands": False, "delay_ms": delay_ms, "chunked": False,
-                       "idle_ms": 0, "session_seconds": session_seconds,
+        self.config = {"clock_offset_s": 0, "clock_stands": False, "delay_ms": delay_ms,
+                       "chunked": False, "idle_ms": 0, "session_seconds": session_seconds,
                        "region": region}
         s3_control.configure(self, {})
         self.keys = {access: Credentials(access, secret)}
