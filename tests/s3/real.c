@@ -96,7 +96,7 @@ all_writers_of_a_chunk_succeed(void **state)
 }
 
 static void
-of_chunks_with_equal_names_one_remains(void **state)
+the_last_chunk_with_an_equal_name_remains(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -111,7 +111,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         REAL(a_large_object_comes_in_ranges),
         REAL(all_writers_of_a_chunk_succeed),
-        REAL(of_chunks_with_equal_names_one_remains),
+        REAL(the_last_chunk_with_an_equal_name_remains),
     };
 
     if (argc != 2) {

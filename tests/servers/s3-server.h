@@ -151,7 +151,7 @@ s3_exchange(const struct s3_server *s, const char *method, const char *path,
 
 /* Return the response's JSON; the caller releases the JSON with json_decref(). */
 static inline json_t *
-s3_ask(const struct s3_server *s, const char *method, const char *path, const char *body)
+s3_request_json(const struct s3_server *s, const char *method, const char *path, const char *body)
 {
     char *text = s3_exchange(s, method, path, body);
     json_t *json = json_loads(text, 0, NULL);
@@ -162,7 +162,7 @@ s3_ask(const struct s3_server *s, const char *method, const char *path, const ch
 }
 
 static inline void
-s3_tell(const struct s3_server *s, const char *method, const char *path, const char *body)
+s3_request(const struct s3_server *s, const char *method, const char *path, const char *body)
 {
     free(s3_exchange(s, method, path, body));
 }
@@ -171,19 +171,19 @@ s3_tell(const struct s3_server *s, const char *method, const char *path, const c
 static inline void
 s3_fault(const struct s3_server *s, const char *faults)
 {
-    s3_tell(s, "POST", "/faults", faults);
+    s3_request(s, "POST", "/faults", faults);
 }
 
 static inline void
 s3_no_faults(const struct s3_server *s)
 {
-    s3_tell(s, "DELETE", "/faults", "");
+    s3_request(s, "DELETE", "/faults", "");
 }
 
 static inline void
 s3_config(const struct s3_server *s, const char *words)
 {
-    s3_tell(s, "POST", "/config", words);
+    s3_request(s, "POST", "/config", words);
 }
 
 /* ------------------------------------------------------------- received requests */
@@ -191,7 +191,7 @@ s3_config(const struct s3_server *s, const char *words)
 static inline void
 s3_forget(const struct s3_server *s)
 {
-    s3_tell(s, "DELETE", "/stats", "");
+    s3_request(s, "DELETE", "/stats", "");
 }
 
 /* Return /stats after all requests have a status: the server may note the status after the
@@ -199,13 +199,13 @@ s3_forget(const struct s3_server *s)
 static inline json_t *
 s3_stats(const struct s3_server *s)
 {
-    json_t *stats = s3_ask(s, "GET", "/stats", "");
+    json_t *stats = s3_request_json(s, "GET", "/stats", "");
 
     for (int i = 0; i < 30000 && json_object_get(json_object_get(stats, "statuses"), "0");
          i++) {
         json_decref(stats);
         usleep(2000);
-        stats = s3_ask(s, "GET", "/stats", "");
+        stats = s3_request_json(s, "GET", "/stats", "");
     }
     return stats;
 }
@@ -214,7 +214,8 @@ s3_stats(const struct s3_server *s)
 static inline unsigned
 s3_count(const struct s3_server *s, const char *group, const char *name)
 {
-    json_t *stats = strcmp(group, "statuses") ? s3_ask(s, "GET", "/stats", "") : s3_stats(s);
+    json_t *stats = strcmp(group, "statuses") ? s3_request_json(s, "GET", "/stats", "")
+                                              : s3_stats(s);
     json_t *of = json_object_get(stats, group);
     unsigned n = (unsigned)json_integer_value(name ? json_object_get(of, name) : of);
 
@@ -225,7 +226,7 @@ s3_count(const struct s3_server *s, const char *group, const char *name)
 static inline unsigned
 s3_n_requests(const struct s3_server *s)
 {
-    json_t *stats = s3_ask(s, "GET", "/stats", "");
+    json_t *stats = s3_request_json(s, "GET", "/stats", "");
     unsigned n = (unsigned)json_array_size(json_object_get(stats, "requests"));
 
     json_decref(stats);
@@ -237,7 +238,7 @@ static inline const char *
 s3_header(const struct s3_server *s, const char *operation, const char *name)
 {
     static char value[1024];
-    json_t *stats = s3_ask(s, "GET", "/stats", ""), *request;
+    json_t *stats = s3_request_json(s, "GET", "/stats", ""), *request;
     size_t i;
 
     value[0] = '\0';
@@ -258,7 +259,7 @@ s3_header(const struct s3_server *s, const char *operation, const char *name)
 static inline unsigned
 s3_n_objects(const struct s3_server *s, const char *operation)
 {
-    json_t *stats = s3_ask(s, "GET", "/stats", ""), *request, *keys = json_object();
+    json_t *stats = s3_request_json(s, "GET", "/stats", ""), *request, *keys = json_object();
     size_t i;
 
     json_array_foreach(json_object_get(stats, "requests"), i, request)
@@ -276,7 +277,7 @@ static inline void
 s3_key(const struct s3_server *s, const char *operation, unsigned nth, char *key,
        size_t room)
 {
-    json_t *stats = s3_ask(s, "GET", "/stats", ""), *request;
+    json_t *stats = s3_request_json(s, "GET", "/stats", ""), *request;
     size_t i;
 
     key[0] = '\0';
@@ -292,7 +293,7 @@ s3_key(const struct s3_server *s, const char *operation, unsigned nth, char *key
 static inline bool
 s3_signed(const struct s3_server *s, const char *operation, const char *name)
 {
-    json_t *stats = s3_ask(s, "GET", "/stats", ""), *request, *header;
+    json_t *stats = s3_request_json(s, "GET", "/stats", ""), *request, *header;
     bool found = false;
     size_t i, j;
 
@@ -317,8 +318,9 @@ static inline void
 s3_server_reset(struct s3_server *s)
 {
     s3_no_faults(s);
-    s3_config(s, "{\"clock_offset_s\": 0, \"clock_stands\": false, \"delay_ms\": 0, \"chunked\": false, "
-                 "\"idle_ms\": 0, \"region\": \"us-east-1\", \"session_seconds\": 300}");
+    s3_config(s, "{\"clock_offset_s\": 0, \"clock_stands\": false, \"delay_ms\": 0, "
+                 "\"chunked\": false, \"idle_ms\": 0, \"region\": \"us-east-1\", "
+                 "\"session_seconds\": 300}");
     s3_forget(s);
     snprintf(s->prefix, sizeof s->prefix, "t%ld-%u", (long)getpid(), ++s->n_prefixes);
 }

@@ -48,7 +48,7 @@ mount_type_is_hf3fs(void)
 }
 
 static void
-the_mount_says_that_it_is_3fs(void **state)
+the_mount_reports_type_3fs(void **state)
 {
     int fd = open(u.mount, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     char name[32] = "", path[600];
@@ -320,7 +320,7 @@ look_for(void *arg)
 
 /* All lookups are stuck at the same time, so none waits for another lookup. */
 static void
-look_ups_run_side_by_side(void **state)
+lookups_run_concurrently(void **state)
 {
     enum { N = 12 };
     static char paths[N][600];
@@ -375,7 +375,7 @@ semaphore_is_there(const struct usrbiod *d)
 }
 
 static void
-it_comes_back_after_a_crash(void **state)
+the_daemon_restarts_after_a_crash(void **state)
 {
     struct usrbiod d;
     struct stat st;
@@ -397,7 +397,7 @@ it_comes_back_after_a_crash(void **state)
 }
 
 static void
-it_leaves_nothing_behind(void **state)
+the_daemon_removes_all_its_files(void **state)
 {
     static const char *const arguments[] = { "--iov-limit", "1", NULL };
     struct shared first, second;
@@ -435,7 +435,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_mount_says_that_it_is_3fs),
+        cmocka_unit_test(the_mount_reports_type_3fs),
         cmocka_unit_test(a_submit_link_leads_to_a_semaphore),
         cmocka_unit_test(files_pass_through),
         cmocka_unit_test(invalid_names_are_refused),
@@ -444,9 +444,9 @@ main(void)
         cmocka_unit_test(closing_a_directory_removes_the_links_of_its_thread),
         cmocka_unit_test(requests_fail_by_injected_faults),
         cmocka_unit_test(an_invalid_fault_is_an_error),
-        cmocka_unit_test(look_ups_run_side_by_side),
-        cmocka_unit_test(it_comes_back_after_a_crash),
-        cmocka_unit_test(it_leaves_nothing_behind),
+        cmocka_unit_test(lookups_run_concurrently),
+        cmocka_unit_test(the_daemon_restarts_after_a_crash),
+        cmocka_unit_test(the_daemon_removes_all_its_files),
     };
 
     return usrbiod_run_tests(&u, "usrbiod names", tests, sizeof tests / sizeof *tests, NULL,

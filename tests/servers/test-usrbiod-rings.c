@@ -32,7 +32,7 @@ transfer(struct ring *r, int n)
 }
 
 static void
-what_is_written_is_read(void **state)
+reads_return_written_bytes(void **state)
 {
     struct ring in, out;
     uint8_t *copy = malloc(64 * MIB);
@@ -158,7 +158,7 @@ expect_jobs(const char *words, int results, int jobs, int largest)
 }
 
 static void
-jobs_are_cut_as_the_depth_says(void **state)
+io_depth_sets_the_size_of_jobs(void **state)
 {
     (void)state;
     expect_jobs(".r0.t0", 10, 1, 10);
@@ -168,7 +168,7 @@ jobs_are_cut_as_the_depth_says(void **state)
 }
 
 static void
-a_group_that_fills_up_later_is_done(void **state)
+a_group_completes_when_the_last_io_is_submitted(void **state)
 {
     struct ring r;
 
@@ -186,7 +186,7 @@ a_group_that_fills_up_later_is_done(void **state)
 }
 
 static void
-a_ring_goes_round(void **state)
+ring_indexes_wrap_around(void **state)
 {
     struct ring r;
     uint64_t next = 0;
@@ -209,7 +209,7 @@ a_ring_goes_round(void **state)
 }
 
 static void
-a_ring_with_nonsense_in_it_harms_nobody(void **state)
+a_garbage_ring_does_not_affect_other_rings(void **state)
 {
     struct ring r;
     int32_t bad = 1000;
@@ -447,7 +447,7 @@ check_holes(struct usrbiod *d, struct shared *memory, struct open_file *f)
 }
 
 static void
-holes_are_seen(void **state)
+reads_stop_at_holes(void **state)
 {
     (void)state;
     with((const char *const[]){ "--holes", NULL }, check_holes);
@@ -470,7 +470,7 @@ check_length(struct usrbiod *d, struct shared *memory, struct open_file *f)
 }
 
 static void
-a_length_is_seen_late(void **state)
+a_file_length_is_updated_after_a_delay(void **state)
 {
     (void)state;
     with((const char *const[]){ "--lazy-length", NULL }, check_length);
@@ -494,7 +494,7 @@ leave_io_under_way(struct usrbiod *d, struct shared *memory, struct open_file *f
 }
 
 static void
-it_ends_with_io_under_way(void **state)
+the_daemon_exits_with_io_in_flight(void **state)
 {
     (void)state;
     with((const char *const[]){ "--rate", "1000", NULL }, leave_io_under_way);
@@ -523,12 +523,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read),
-        cmocka_unit_test(jobs_are_cut_as_the_depth_says),
-        cmocka_unit_test(a_group_that_fills_up_later_is_done),
+        cmocka_unit_test(reads_return_written_bytes),
+        cmocka_unit_test(io_depth_sets_the_size_of_jobs),
+        cmocka_unit_test(a_group_completes_when_the_last_io_is_submitted),
         cmocka_unit_test(nothing_is_taken_without_a_post),
-        cmocka_unit_test(a_ring_goes_round),
-        cmocka_unit_test(a_ring_with_nonsense_in_it_harms_nobody),
+        cmocka_unit_test(ring_indexes_wrap_around),
+        cmocka_unit_test(a_garbage_ring_does_not_affect_other_rings),
         cmocka_unit_test(the_end_of_a_file_is_a_short_read),
         cmocka_unit_test(invalid_ios_are_errors),
         cmocka_unit_test(a_closed_file_is_unknown),
@@ -538,9 +538,9 @@ main(void)
         cmocka_unit_test(reordered_results_come_in_reverse),
         cmocka_unit_test(posts_are_lost),
         cmocka_unit_test(each_io_has_the_rate_for_itself),
-        cmocka_unit_test(holes_are_seen),
-        cmocka_unit_test(a_length_is_seen_late),
-        cmocka_unit_test(it_ends_with_io_under_way),
+        cmocka_unit_test(reads_stop_at_holes),
+        cmocka_unit_test(a_file_length_is_updated_after_a_delay),
+        cmocka_unit_test(the_daemon_exits_with_io_in_flight),
     };
 
     return usrbiod_run_tests(&u, "usrbiod rings", tests, sizeof tests / sizeof *tests,

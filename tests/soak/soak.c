@@ -174,7 +174,7 @@ run_until(struct soak *s, time_t end)
 /* ------------------------------------------------------------------------- the whole */
 
 static void
-tell(const struct soak *s, time_t seconds, long kib)
+print_figures(const struct soak *s, time_t seconds, long kib)
 {
     printf("%5lld s  %ld KiB  put %" PRIu64 " get %" PRIu64 " stat %" PRIu64 " delete %"
            PRIu64 "  failed %" PRIu64 "%s%s\n", (long long)seconds, kib,
@@ -194,7 +194,7 @@ soak(struct soak *s, time_t seconds)
         last = resident();
         if (!first && at >= seconds / 12)
             first = last;
-        tell(s, at, last);
+        print_figures(s, at, last);
     }
     printf("%ld KiB more than after %lld s\n", last - first, (long long)(seconds / 12));
     if (s->n_wrong)

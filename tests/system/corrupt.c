@@ -170,7 +170,7 @@ a_deleted_file_is_a_miss(void **state)
 }
 
 static void
-another_chunk_under_its_name_is_a_miss(void **state)
+another_chunk_in_the_file_is_a_miss(void **state)
 {
     struct store *s = *state;
     struct usage first = store_one(&s->f);
@@ -207,7 +207,7 @@ a_pipe_or_directory_in_the_place_of_a_file_is_no_chunk(void **state)
 /* A corrupt chunk in the middle ends the prefix.  The load that finds the damage, and the next
  * load, return the chunks before. */
 static void
-chunks_before_a_damaged_one_are_loaded(void **state)
+chunks_before_a_damaged_chunk_are_loaded(void **state)
 {
     const struct store *s = *state;
     const uint32_t bad = 3;
@@ -376,7 +376,7 @@ read_ahead(struct fixture *f)
 }
 
 static void
-the_first_copy_verifies_what_was_read_ahead(void **state)
+the_first_copy_verifies_chunks_read_ahead(void **state)
 {
     struct store *s = *state;
 
@@ -394,7 +394,7 @@ the_first_copy_verifies_what_was_read_ahead(void **state)
 }
 
 static void
-damage_that_was_read_ahead_is_found(void **state)
+damage_in_a_chunk_read_ahead_is_found(void **state)
 {
     struct store *s = *state;
     const uint32_t places[] = { 0, PAYLOAD / 2, PAYLOAD - 1 };
@@ -412,7 +412,7 @@ damage_that_was_read_ahead_is_found(void **state)
 
 /* The file was repaired after the chunk was read ahead. */
 static void
-what_was_read_ahead_damaged_is_read_again(void **state)
+a_damaged_chunk_read_ahead_is_read_again(void **state)
 {
     struct store *s = *state;
     struct usage usage = store_one(&s->f);
@@ -441,15 +441,15 @@ main(void)
         T(a_file_with_its_beginning_cut_off_is_found),
         T_BARE(a_file_with_its_beginning_cut_off_is_found),
         T(a_deleted_file_is_a_miss),
-        T(another_chunk_under_its_name_is_a_miss),
+        T(another_chunk_in_the_file_is_a_miss),
         T(a_pipe_or_directory_in_the_place_of_a_file_is_no_chunk),
-        T(chunks_before_a_damaged_one_are_loaded),
+        T(chunks_before_a_damaged_chunk_are_loaded),
         T(a_damaged_byte_of_a_skipped_block_is_found),
         T_BARE(a_damaged_byte_of_a_skipped_block_is_found),
         T(a_load_canceled_in_the_copy_of_a_damaged_chunk_fails),
-        T(the_first_copy_verifies_what_was_read_ahead),
-        T(damage_that_was_read_ahead_is_found),
-        T(what_was_read_ahead_damaged_is_read_again),
+        T(the_first_copy_verifies_chunks_read_ahead),
+        T(damage_in_a_chunk_read_ahead_is_found),
+        T(a_damaged_chunk_read_ahead_is_read_again),
         T(the_next_tier_serves_a_damaged_chunk),
     };
 

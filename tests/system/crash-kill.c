@@ -110,7 +110,7 @@ start(struct task *task, bool wait)
 }
 
 static void
-what_a_killed_process_stored_is_whole_or_not_there(void **state)
+a_killed_process_leaves_complete_chunks_only(void **state)
 {
     unsigned kills = rounds(KILLS), n = 0;
     pid_t children[2] = { 0 };
@@ -143,7 +143,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_killed_process_stored_is_whole_or_not_there),
+        cmocka_unit_test(a_killed_process_leaves_complete_chunks_only),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

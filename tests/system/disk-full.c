@@ -134,7 +134,7 @@ a_chunk_that_fits_in_part_leaves_nothing(void **state)
 
 /* Without a limit, a tenth of the file system stays free, other users' files included. */
 static void
-the_default_limit_counts_what_else_is_on_the_disk(void **state)
+the_default_limit_counts_other_files_of_the_disk(void **state)
 {
     static const char *const unlimited[] = { "max_remote_size=0", NULL };
     struct fixture *f = *state;
@@ -161,7 +161,7 @@ the_default_limit_counts_what_else_is_on_the_disk(void **state)
 
 /* A tmpfs of size 0 has no limit, and statfs(2) reports the size 0. */
 static void
-a_file_system_that_tells_no_size_is_used(void **state)
+a_file_system_without_a_size_is_used(void **state)
 {
     static const char *const unlimited[] = { "max_remote_size=0", NULL };
     struct fixture *f = *state;
@@ -298,7 +298,7 @@ without_room_for_the_index_the_engine_only_reads(void **state)
     if (!own_shm("size=64k"))
         skip();
     fixture_mount(f, 1024); /* the index takes more */
-    kvt_set_log(hear, &heard, KVT_LOG_WARN);
+    kvt_set_log(count_line, &heard, KVT_LOG_WARN);
     fixture_open(f, settings);
     assert_int_equal(heard.n, 1);
     store_chunks(f, 0, 5); /* other processes would store up to the limit too */
@@ -326,8 +326,8 @@ main(void)
         T(a_store_on_a_full_disk_is_refused_and_works_again_later),
         T(a_store_on_a_full_local_disk_is_refused_too),
         T(a_chunk_that_fits_in_part_leaves_nothing),
-        T(the_default_limit_counts_what_else_is_on_the_disk),
-        T(a_file_system_that_tells_no_size_is_used),
+        T(the_default_limit_counts_other_files_of_the_disk),
+        T(a_file_system_without_a_size_is_used),
         T(a_full_disk_takes_nothing_from_another_disk),
         T(a_full_disk_does_not_pause_another_disk),
         T(each_of_two_disks_evicts_its_own_chunks),

@@ -60,7 +60,7 @@ load_all(struct fixture *f)
 }
 
 static void
-what_is_loaded_is_right_whatever_reads_do(void **state)
+loaded_bytes_are_right_despite_read_faults(void **state)
 {
     struct fixture *f = *state;
     unsigned n_loaded = 0, n_failed = 0, n_corrupt = 0;
@@ -84,7 +84,7 @@ what_is_loaded_is_right_whatever_reads_do(void **state)
 }
 
 static void
-what_failed_writes_leave_is_never_loaded(void **state)
+leftovers_of_failed_writes_are_never_loaded(void **state)
 {
     struct fixture *f = *state;
     unsigned n_loaded = 0;
@@ -111,7 +111,7 @@ what_failed_writes_leave_is_never_loaded(void **state)
 }
 
 static void
-files_that_cannot_be_removed_stop_no_store_for_ever(void **state)
+stores_resume_after_failed_file_removals(void **state)
 {
     const char *const small[] = { "max_remote_size=0.0005", NULL }; /* 18 files */
     struct fixture *f = *state;
@@ -277,7 +277,7 @@ a_cancelled_load_does_not_wait_for_hanging_storage(void **state)
 
 /* Reads hold all slots, and chunks of the cancelled load wait in front of a chunk in memory. */
 static void
-a_cancelled_load_stops_no_load_behind_it(void **state)
+a_cancelled_load_does_not_block_later_loads(void **state)
 {
     const char *const more[] = { "local_cpu=true", "disk_io_threads=32", NULL };
     struct fixture *f = *state;
@@ -313,7 +313,7 @@ a_cancelled_load_stops_no_load_behind_it(void **state)
 }
 
 static void
-a_lookup_over_hanging_storage_answers_what_is_known(void **state)
+a_lookup_over_hanging_storage_returns_known_chunks(void **state)
 {
     const char *const soon[] = { "lookup_timeout_ms=20", NULL };
     struct fixture *f = *state;
@@ -378,15 +378,15 @@ main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(what_is_loaded_is_right_whatever_reads_do),
-        T(what_failed_writes_leave_is_never_loaded),
-        T(files_that_cannot_be_removed_stop_no_store_for_ever),
+        T(loaded_bytes_are_right_despite_read_faults),
+        T(leftovers_of_failed_writes_are_never_loaded),
+        T(stores_resume_after_failed_file_removals),
         T(a_load_over_hanging_storage_ends_at_its_deadline),
         T(a_pool_held_by_hanging_reads_gives_partial_results),
         T(a_flush_does_not_wait_for_later_stores),
         T(a_cancelled_load_does_not_wait_for_hanging_storage),
-        T(a_cancelled_load_stops_no_load_behind_it),
-        T(a_lookup_over_hanging_storage_answers_what_is_known),
+        T(a_cancelled_load_does_not_block_later_loads),
+        T(a_lookup_over_hanging_storage_returns_known_chunks),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

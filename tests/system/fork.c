@@ -38,7 +38,7 @@ use_in_child(void *arg)
 }
 
 static void
-a_child_can_do_nothing_with_its_parents_engine(void **state)
+calls_on_the_parents_engine_fail_in_a_child(void **state)
 {
     static struct shared s;
 
@@ -96,7 +96,7 @@ use_store_in_child(void *arg)
 }
 
 static void
-nor_with_its_parents_store(void **state)
+calls_on_the_parents_store_fail_in_a_child(void **state)
 {
     struct temp_dir dir;
     struct kvt_store *store;
@@ -125,7 +125,7 @@ open_in_child(void *arg)
 }
 
 static void
-a_child_may_open_its_own(void **state)
+a_child_can_open_an_engine(void **state)
 {
     struct fixture f;
 
@@ -145,9 +145,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_child_can_do_nothing_with_its_parents_engine),
-        cmocka_unit_test(nor_with_its_parents_store),
-        cmocka_unit_test(a_child_may_open_its_own),
+        cmocka_unit_test(calls_on_the_parents_engine_fail_in_a_child),
+        cmocka_unit_test(calls_on_the_parents_store_fail_in_a_child),
+        cmocka_unit_test(a_child_can_open_an_engine),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

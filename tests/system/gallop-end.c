@@ -179,7 +179,7 @@ a_gallop_ends_when_a_missing_chunk_ends_the_hit(void **state)
 
 /* A gallop asks for chunks of a full-attention group. */
 static void
-without_a_full_group_every_chunk_is_asked_for(void **state)
+without_a_full_group_every_chunk_is_probed(void **state)
 {
     struct kvt_group group = opaque_group();
     struct fixture *f = *state;
@@ -204,7 +204,7 @@ main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(a_gallop_ends_when_a_missing_chunk_ends_the_hit),
-        T(without_a_full_group_every_chunk_is_asked_for),
+        T(without_a_full_group_every_chunk_is_probed),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -330,7 +330,7 @@ a_missing_chunk_shortens_the_promise(void **state)
 
 /* The lookup asks for no object of that rank. */
 static void
-a_chunk_that_one_rank_lacks_shortens_the_promise(void **state)
+a_chunk_absent_in_one_rank_shortens_the_hit(void **state)
 {
     assert_hole_shortens(*state, MAX_RANKS, 5, 4);
     assert_hole_shortens(*state, MAX_RANKS, 7, N_CHUNKS - 1);
@@ -416,7 +416,7 @@ main(void)
         T(a_lookup_makes_few_calls),
         T(a_lookup_for_many_ranks_makes_no_more),
         T(a_missing_chunk_shortens_the_promise),
-        T(a_chunk_that_one_rank_lacks_shortens_the_promise),
+        T(a_chunk_absent_in_one_rank_shortens_the_hit),
         T(the_windows_of_the_hit_are_read_too),
         T(an_expected_chunk_is_not_promised_unread),
     };

@@ -110,7 +110,7 @@ expect_tidy(const struct world *w)
 /* -------------------------------------------------------------- store and load */
 
 static void
-what_is_stored_is_found_again_by_the_next_engine(void **state)
+the_next_engine_finds_stored_chunks(void **state)
 {
     struct world w;
 
@@ -180,7 +180,7 @@ each_worker_writes_to_its_directory(void **state)
 /* ---------------------------------------------------------------------- limit */
 
 static void
-max_gds_size_is_kept_and_both_files_of_a_chunk_go(void **state)
+max_gds_size_evicts_both_files_of_a_chunk(void **state)
 {
     struct world w;
 
@@ -249,7 +249,7 @@ store_and_be_killed(struct world *w, uint64_t random)
 /* Processes are also killed between writing a chunk's file and writing the metadata file; a
  * chunk's file alone is a valid chunk. */
 static void
-what_a_killed_process_stored_is_whole_or_not_there(void **state)
+a_killed_process_leaves_complete_chunks_only(void **state)
 {
     unsigned kills = rounds(on_device() ? 30 : 100), n = 0;
     uint64_t random = 3;
@@ -285,7 +285,7 @@ what_a_killed_process_stored_is_whole_or_not_there(void **state)
 /* ---------------------------------------------------------------------- damage */
 
 static void
-a_damaged_file_is_never_handed_out_and_goes_with_the_one_beside_it(void **state)
+a_damaged_file_is_not_loaded_and_both_files_are_removed(void **state)
 {
     struct world w;
 
@@ -362,7 +362,7 @@ lmcaches_chunks_are_served_and_counted_unless_refused(void **state)
 
 /* LMCache on another host writes to a shared path; the index does not know of the files. */
 static void
-what_came_since_is_asked_for_in_all_directories(void **state)
+new_chunks_are_probed_in_all_directories(void **state)
 {
     struct world w;
     char from[300], to[300], digits[16];
@@ -409,14 +409,14 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         /* First, because streams of a fake GPU do not survive a fork. */
-        cmocka_unit_test(what_a_killed_process_stored_is_whole_or_not_there),
-        cmocka_unit_test(what_is_stored_is_found_again_by_the_next_engine),
+        cmocka_unit_test(a_killed_process_leaves_complete_chunks_only),
+        cmocka_unit_test(the_next_engine_finds_stored_chunks),
         cmocka_unit_test(a_lost_index_is_made_from_all_directories),
         cmocka_unit_test(each_worker_writes_to_its_directory),
-        cmocka_unit_test(max_gds_size_is_kept_and_both_files_of_a_chunk_go),
-        cmocka_unit_test(a_damaged_file_is_never_handed_out_and_goes_with_the_one_beside_it),
+        cmocka_unit_test(max_gds_size_evicts_both_files_of_a_chunk),
+        cmocka_unit_test(a_damaged_file_is_not_loaded_and_both_files_are_removed),
         cmocka_unit_test(lmcaches_chunks_are_served_and_counted_unless_refused),
-        cmocka_unit_test(what_came_since_is_asked_for_in_all_directories),
+        cmocka_unit_test(new_chunks_are_probed_in_all_directories),
     };
     const struct CMUnitTest after[] = { cmocka_unit_test(all_moved_directly) };
 

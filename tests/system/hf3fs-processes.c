@@ -64,7 +64,7 @@ kill_writer(struct writer *x)
 static size_t
 n_damaged(const struct world *w)
 {
-    struct fixture below = behind(w);
+    struct fixture below = backing_fixture(w);
 
     return usage_of(&below).n_damaged;
 }
@@ -72,7 +72,7 @@ n_damaged(const struct world *w)
 static size_t
 n_temporary(const struct world *w)
 {
-    struct fixture below = behind(w);
+    struct fixture below = backing_fixture(w);
 
     return n_temporary_files(&below);
 }
@@ -116,7 +116,7 @@ killed_writers_leave_whole_chunks_and_nothing_else(void **state)
 
 /* The process is killed during a write; the daemon writes the bytes to a temporary file. */
 static void
-who_is_killed_in_the_middle_stops_no_other(void **state)
+a_killed_process_does_not_stop_others(void **state)
 {
     struct world *w = *state;
     struct writer x = { .w = w, .first = 1, .waits = true };
@@ -169,7 +169,7 @@ work(void *arg)
 }
 
 static void
-two_engines_go_on_while_others_are_killed(void **state)
+two_engines_continue_while_others_are_killed(void **state)
 {
     struct world *w = *state;
     struct writer workers[2], x = { .w = w, .of_all = true };
@@ -204,8 +204,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(killed_writers_leave_whole_chunks_and_nothing_else),
-        TEST(who_is_killed_in_the_middle_stops_no_other),
-        TEST(two_engines_go_on_while_others_are_killed),
+        TEST(a_killed_process_does_not_stop_others),
+        TEST(two_engines_continue_while_others_are_killed),
         cmocka_unit_test(only_the_selected_client_was_used),
     };
 

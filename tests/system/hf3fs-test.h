@@ -83,7 +83,7 @@ teardown(void **state)
 
 /* Return a fixture for the directory behind the mount, for functions that list files. */
 static inline struct fixture
-behind(const struct world *w)
+backing_fixture(const struct world *w)
 {
     struct fixture f = { 0 };
 

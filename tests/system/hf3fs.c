@@ -7,7 +7,7 @@
 #include "system/hf3fs-test.h"
 
 static void
-what_is_stored_is_found_after_a_restart_and_on_another_host(void **state)
+stored_chunks_are_found_after_a_restart_and_on_another_host(void **state)
 {
     struct world *w = *state;
 
@@ -24,7 +24,7 @@ what_is_stored_is_found_after_a_restart_and_on_another_host(void **state)
 
 /* Promised when verified in memory, which local_cpu: false has as well. */
 static void
-what_another_host_deletes_after_the_promise_is_loaded(void **state)
+chunks_deleted_by_another_host_after_the_hit_are_loaded(void **state)
 {
     struct world *w = *state;
     char command[600];
@@ -117,7 +117,7 @@ bytes_in(const char *path)
 
 /* Without a limit the engine deletes no file: other hosts use the directory too. */
 static void
-a_limit_is_kept_and_what_was_used_last_stays(void **state)
+the_limit_evicts_the_least_recently_used_chunks(void **state)
 {
     struct world *w = *state;
     const double gib = 0.0005;
@@ -143,7 +143,7 @@ a_limit_is_kept_and_what_was_used_last_stays(void **state)
 /* They go from the blocks straight to memory of the rings, which are there after the first
  * chunk at the latest. */
 static void
-what_does_not_stay_in_memory_is_stored_without_a_copy(void **state)
+without_host_memory_stores_make_no_copy(void **state)
 {
     struct world *w = *state;
 
@@ -163,7 +163,7 @@ what_does_not_stay_in_memory_is_stored_without_a_copy(void **state)
 
 /* A load without a lookup, and so without a prefetch, does not copy chunks to memory either. */
 static void
-what_is_loaded_straight_is_not_copied(void **state)
+direct_loads_make_no_copy(void **state)
 {
     struct world *w = *state;
     struct io io;
@@ -186,7 +186,7 @@ what_is_loaded_straight_is_not_copied(void **state)
 
 /* Stats by key; one thread does all blocking operations. */
 static void
-a_look_that_hangs_keeps_no_other_waiting(void **state)
+a_hanging_check_does_not_delay_other_checks(void **state)
 {
     struct world *w = *state;
     const char *settings[] = { "remote_storage_plugins=hf3fs.primary", w->base_path,
@@ -308,7 +308,7 @@ a_restart_under_way_leaves_nothing_of_the_old_run(void **state)
     assert_true(n_descriptors() <= n_fds + more);
     assert_true(shm_names_disappear(&names));
     assert_int_equal(counter(&w->f, "store_failed"), 0);
-    struct fixture below = behind(w);
+    struct fixture below = backing_fixture(w);
     assert_int_equal(n_temporary_files(&below), 0);
     close_3fs(w);
     daemon_forgets_all();
@@ -318,15 +318,15 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_is_stored_is_found_after_a_restart_and_on_another_host),
-        TEST(what_another_host_deletes_after_the_promise_is_loaded),
+        TEST(stored_chunks_are_found_after_a_restart_and_on_another_host),
+        TEST(chunks_deleted_by_another_host_after_the_hit_are_loaded),
         TEST(damaged_bytes_are_never_served),
         TEST(errors_shorten_hits_and_fail_no_load),
         TEST(a_restart_of_the_daemon_loses_nothing),
-        TEST(what_does_not_stay_in_memory_is_stored_without_a_copy),
-        TEST(a_limit_is_kept_and_what_was_used_last_stays),
-        TEST(what_is_loaded_straight_is_not_copied),
-        TEST(a_look_that_hangs_keeps_no_other_waiting),
+        TEST(without_host_memory_stores_make_no_copy),
+        TEST(the_limit_evicts_the_least_recently_used_chunks),
+        TEST(direct_loads_make_no_copy),
+        TEST(a_hanging_check_does_not_delay_other_checks),
         TEST(a_load_that_is_stuck_ends_at_its_deadline),
         TEST(a_restart_under_way_leaves_nothing_of_the_old_run),
         cmocka_unit_test(only_the_selected_client_was_used),

@@ -20,7 +20,7 @@ remove_files(const struct fixture *f, const char *below)
 
 /* No process marks the mapped table as replaced: the engine must detect the deletion. */
 static void
-a_lookup_promises_nothing_by_a_deleted_index(void **state)
+a_deleted_index_gives_no_hit(void **state)
 {
     struct fixture *f = *state, scheduler = *f;
     struct kvt_group group = opaque_group();
@@ -45,7 +45,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_lookup_promises_nothing_by_a_deleted_index, fixture_setup_open,
+        cmocka_unit_test_setup_teardown(a_deleted_index_gives_no_hit, fixture_setup_open,
                                         fixture_teardown),
     };
 

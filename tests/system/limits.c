@@ -78,7 +78,7 @@ few_descriptors_are_enough_or_an_error(void **state)
 }
 
 static void
-a_pool_beyond_the_machine_is_refused_with_the_numbers(void **state)
+a_pool_larger_than_memory_is_refused_with_both_sizes(void **state)
 {
     const char *const settings[] = { "max_local_cpu_size=1000000", NULL };
     struct opening opening = { .role = KVT_ROLE_WORKER, .settings = settings };
@@ -100,7 +100,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(little_locked_memory_is_enough),
         cmocka_unit_test(few_descriptors_are_enough_or_an_error),
-        cmocka_unit_test(a_pool_beyond_the_machine_is_refused_with_the_numbers),
+        cmocka_unit_test(a_pool_larger_than_memory_is_refused_with_both_sizes),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

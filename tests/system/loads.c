@@ -95,7 +95,7 @@ many_loads_over_a_small_pool_all_end(void **state)
 
 /* The engine computes all tokens from the first missing chunk on. */
 static void
-chunks_that_wait_behind_a_missing_chunk_are_not_read(void **state)
+queued_chunks_after_a_missing_chunk_are_not_read(void **state)
 {
     struct loads *l = *state;
     struct io io;
@@ -234,7 +234,7 @@ no_block_is_written_after_its_load_was_returned(void **state)
 }
 
 static void
-a_load_may_be_freed_while_its_reads_are_still_under_way(void **state)
+a_load_may_be_freed_while_reads_are_in_flight(void **state)
 {
     struct loads *l = *state;
 
@@ -253,7 +253,7 @@ a_load_may_be_freed_while_its_reads_are_still_under_way(void **state)
 /* -------------------------------------------------------------------- closing */
 
 static void
-an_engine_closes_with_loads_and_stores_under_way(void **state)
+an_engine_closes_with_loads_and_stores_in_flight(void **state)
 {
     struct loads *l = *state;
     uint64_t random = 3;
@@ -289,11 +289,11 @@ main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(many_loads_over_a_small_pool_all_end),
-        T(chunks_that_wait_behind_a_missing_chunk_are_not_read),
+        T(queued_chunks_after_a_missing_chunk_are_not_read),
         T(a_load_whose_deadline_passes_at_once_has_no_chunk),
         T(no_block_is_written_after_its_load_was_returned),
-        T(a_load_may_be_freed_while_its_reads_are_still_under_way),
-        T(an_engine_closes_with_loads_and_stores_under_way),
+        T(a_load_may_be_freed_while_reads_are_in_flight),
+        T(an_engine_closes_with_loads_and_stores_in_flight),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

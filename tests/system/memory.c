@@ -64,7 +64,7 @@ load_all(struct fixture *f)
 }
 
 static void
-without_storage_what_was_stored_is_found(void **state)
+without_storage_stored_chunks_are_found_in_memory(void **state)
 {
     struct fixture *f = *state;
 
@@ -79,7 +79,7 @@ without_storage_what_was_stored_is_found(void **state)
 }
 
 static void
-what_was_just_stored_needs_no_read(void **state)
+a_chunk_just_stored_is_loaded_without_a_read(void **state)
 {
     struct fixture *f = *state;
 
@@ -91,7 +91,7 @@ what_was_just_stored_needs_no_read(void **state)
 }
 
 static void
-what_was_read_stays_in_memory(void **state)
+read_chunks_stay_in_memory(void **state)
 {
     struct fixture *f = *state;
 
@@ -107,7 +107,7 @@ what_was_read_stays_in_memory(void **state)
 }
 
 static void
-what_is_prefetched_needs_no_read_later(void **state)
+prefetched_chunks_are_loaded_without_a_read(void **state)
 {
     struct fixture *f = *state;
     struct kvt_seq *seq;
@@ -132,7 +132,7 @@ what_is_prefetched_needs_no_read_later(void **state)
 }
 
 static void
-a_prefetch_of_what_is_nowhere_does_nothing(void **state)
+a_prefetch_of_absent_chunks_does_nothing(void **state)
 {
     struct fixture *f = *state;
 
@@ -250,7 +250,7 @@ close_engine(void *engine)
 }
 
 static void
-a_close_waits_for_prefetches_that_are_read_and_for_no_others(void **state)
+a_close_waits_only_for_prefetches_in_flight(void **state)
 {
     struct fixture *f = *state;
     struct kvt__item *waiting;
@@ -271,7 +271,7 @@ a_close_waits_for_prefetches_that_are_read_and_for_no_others(void **state)
 }
 
 static void
-the_longest_unused_goes_first_and_the_rest_stays_right(void **state)
+the_least_recently_used_chunk_is_evicted_first(void **state)
 {
     struct fixture *f = *state;
 
@@ -315,7 +315,7 @@ a_promised_chunk_stays_however_much_is_stored(void **state)
 }
 
 static void
-with_all_memory_promised_loads_and_stores_go_on(void **state)
+with_all_memory_leased_loads_and_stores_continue(void **state)
 {
     static const char *const settings[] = { "local_cpu=true", SMALL, NULL };
     struct fixture *f = *state;
@@ -339,7 +339,7 @@ with_all_memory_promised_loads_and_stores_go_on(void **state)
 
 /* No file is written before all stores have returned: the chunks fill the memory. */
 static void
-slow_storage_drops_stores_and_blocks_nobody(void **state)
+slow_storage_drops_stores_without_blocking(void **state)
 {
     struct fixture *f = *state;
     char url[400];
@@ -389,7 +389,7 @@ nothing_is_pushed_out_before_the_limit(void **state)
 }
 
 static void
-a_reset_forgets_what_is_in_memory(void **state)
+a_reset_invalidates_chunks_in_memory(void **state)
 {
     struct fixture *f = *state;
 
@@ -412,7 +412,7 @@ refusal(struct fixture *f, const char *const *settings)
 }
 
 static void
-without_memory_and_storage_the_open_says_what_to_set(void **state)
+without_memory_and_storage_the_error_names_the_settings(void **state)
 {
     static const char *const none[] = { "remote_url=", "local_cpu=false", NULL };
     static const char *const tiny[] = { "remote_url=", "local_cpu=true",
@@ -483,7 +483,7 @@ promised(struct fixture *f)
 }
 
 static void
-a_scheduler_sees_what_its_worker_has(void **state)
+a_scheduler_finds_chunks_in_its_workers_memory(void **state)
 {
     struct fixture *f = *state;
     struct fixture other = *f;
@@ -500,7 +500,7 @@ a_scheduler_sees_what_its_worker_has(void **state)
 }
 
 static void
-memory_is_gone_with_its_worker(void **state)
+chunks_in_memory_are_absent_after_the_worker_ends(void **state)
 {
     struct fixture *f = *state;
     skip_where_forks_have_no_threads();
@@ -523,23 +523,23 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(without_storage_what_was_stored_is_found),
-        TEST(what_was_just_stored_needs_no_read),
-        TEST(what_was_read_stays_in_memory),
-        TEST(what_is_prefetched_needs_no_read_later),
-        TEST(a_prefetch_of_what_is_nowhere_does_nothing),
+        TEST(without_storage_stored_chunks_are_found_in_memory),
+        TEST(a_chunk_just_stored_is_loaded_without_a_read),
+        TEST(read_chunks_stay_in_memory),
+        TEST(prefetched_chunks_are_loaded_without_a_read),
+        TEST(a_prefetch_of_absent_chunks_does_nothing),
         TEST(chunks_that_are_being_read_are_not_prefetched_again),
         TEST(a_prefetch_that_waited_too_long_reads_nothing),
-        TEST(a_close_waits_for_prefetches_that_are_read_and_for_no_others),
-        TEST(the_longest_unused_goes_first_and_the_rest_stays_right),
+        TEST(a_close_waits_only_for_prefetches_in_flight),
+        TEST(the_least_recently_used_chunk_is_evicted_first),
         TEST(a_promised_chunk_stays_however_much_is_stored),
-        TEST(with_all_memory_promised_loads_and_stores_go_on),
-        TEST(slow_storage_drops_stores_and_blocks_nobody),
+        TEST(with_all_memory_leased_loads_and_stores_continue),
+        TEST(slow_storage_drops_stores_without_blocking),
         TEST(nothing_is_pushed_out_before_the_limit),
-        TEST(a_reset_forgets_what_is_in_memory),
-        TEST(without_memory_and_storage_the_open_says_what_to_set),
-        TEST(a_scheduler_sees_what_its_worker_has),
-        TEST(memory_is_gone_with_its_worker),
+        TEST(a_reset_invalidates_chunks_in_memory),
+        TEST(without_memory_and_storage_the_error_names_the_settings),
+        TEST(a_scheduler_finds_chunks_in_its_workers_memory),
+        TEST(chunks_in_memory_are_absent_after_the_worker_ends),
     };
 
     return cmocka_run_group_tests_name("host memory", tests, NULL, NULL);

@@ -59,7 +59,7 @@ struct heard {
 };
 
 static inline void
-hear(void *ctx, enum kvt_log_level level, const char *line)
+count_line(void *ctx, enum kvt_log_level level, const char *line)
 {
     struct heard *heard = ctx;
 

@@ -279,7 +279,7 @@ every_allocation_may_fail_once(void **state)
 }
 
 static void
-with_chunks_that_stay_in_memory(void **state)
+with_chunks_in_host_memory(void **state)
 {
     static const char *const settings[] = { "local_cpu=true", NULL };
 
@@ -354,7 +354,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_allocation_may_fail_once),
-        cmocka_unit_test(with_chunks_that_stay_in_memory),
+        cmocka_unit_test(with_chunks_in_host_memory),
         cmocka_unit_test(with_a_partial_chunk_and_prefetches),
         cmocka_unit_test(a_sequence_that_lost_tokens_takes_no_more),
     };

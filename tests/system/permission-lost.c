@@ -47,13 +47,13 @@ lose_writing(const struct fixture *f, const char *below)
 }
 
 static void
-loads_go_on_where_no_file_can_be_made(void **state)
+loads_continue_if_files_cannot_be_created(void **state)
 {
     lose_writing(*state, ".kvtier/tmp");
 }
 
 static void
-loads_go_on_where_no_file_can_be_published(void **state)
+loads_continue_if_files_cannot_be_renamed(void **state)
 {
     lose_writing(*state, "kvtier");
 }
@@ -135,8 +135,8 @@ main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        T(loads_go_on_where_no_file_can_be_made),
-        T(loads_go_on_where_no_file_can_be_published),
+        T(loads_continue_if_files_cannot_be_created),
+        T(loads_continue_if_files_cannot_be_renamed),
         T(files_that_cannot_be_opened_are_not_loaded),
         T(a_removed_directory_is_made_again),
         T(a_directory_that_cannot_be_used_is_named),

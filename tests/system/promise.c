@@ -442,7 +442,7 @@ use_in_child(void *arg)
 }
 
 static void
-a_forked_child_ends_nothing_of_its_parents(void **state)
+a_forked_child_releases_no_lease_of_its_parent(void **state)
 {
     struct fixture *f = *state;
 
@@ -478,7 +478,7 @@ main(void)
         TEST(a_lookup_after_an_append_waits_for_chunks),
         TEST(a_chunk_appended_while_chunks_are_read),
         TEST(a_sequence_freed_while_the_tiers_are_searched),
-        TEST(a_forked_child_ends_nothing_of_its_parents),
+        TEST(a_forked_child_releases_no_lease_of_its_parent),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

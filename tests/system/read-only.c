@@ -17,7 +17,7 @@ a_read_only_store_serves_loads_and_refuses_stores(void **state)
     f.engine = NULL;
     if (mount(NULL, f.dir.path, NULL, MS_REMOUNT | MS_RDONLY, NULL) < 0)
         fail_msg("remount: %s", strerror(errno));
-    kvt_set_log(hear, &heard, KVT_LOG_WARN);
+    kvt_set_log(count_line, &heard, KVT_LOG_WARN);
     fixture_open(&f, NULL);
     assert_int_equal(heard.n, 1);
     assert_int_equal(load_prompt(&f).loaded, 6);

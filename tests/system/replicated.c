@@ -194,7 +194,7 @@ assert_named(const struct world *w, const char *name)
 }
 
 static void
-what_both_ranks_store_is_written_once_and_loaded_by_both(void **state)
+equal_chunks_of_two_ranks_are_written_once(void **state)
 {
     struct world *w = *state;
 
@@ -260,7 +260,7 @@ another_rank_than_the_first_writes_nothing(void **state)
 }
 
 static void
-without_storage_every_rank_must_have_it(void **state)
+without_storage_every_rank_must_hold_the_chunk(void **state)
 {
     struct world *w = *state;
 
@@ -278,7 +278,7 @@ without_storage_every_rank_must_have_it(void **state)
 
 /* Other prompts evict the first prompt's chunks from one rank's memory. */
 static void
-what_one_rank_evicted_is_promised_no_more(void **state)
+a_chunk_evicted_by_one_rank_is_a_miss(void **state)
 {
     struct world *w = *state;
 
@@ -295,7 +295,7 @@ what_one_rank_evicted_is_promised_no_more(void **state)
 }
 
 static void
-what_is_promised_from_memory_stays_in_every_ranks(void **state)
+a_leased_chunk_stays_in_every_ranks_memory(void **state)
 {
     struct world *w = *state;
     struct kvt_seq *seq;
@@ -345,7 +345,7 @@ a_reset_takes_every_ranks_copy(void **state)
 }
 
 static void
-a_world_of_another_size_finds_it(void **state)
+a_world_of_another_size_finds_the_chunk(void **state)
 {
     struct world *w = *state;
     struct kvt_group group = opaque_group();
@@ -361,7 +361,7 @@ a_world_of_another_size_finds_it(void **state)
 
 /* Probes of the tiers find files that are not in the index. */
 static void
-a_probe_finds_the_one_object_for_all(void **state)
+one_probe_finds_the_object_for_all_ranks(void **state)
 {
     struct world *w = *state;
 
@@ -380,7 +380,7 @@ a_probe_finds_the_one_object_for_all(void **state)
 }
 
 static void
-the_settings_say_whose_keys_they_are(void **state)
+the_settings_select_the_rank_in_keys(void **state)
 {
     static const char *const as_first[] = { "save_only_first_rank=false", NULL };
     static const char *const own[] = {
@@ -432,17 +432,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_both_ranks_store_is_written_once_and_loaded_by_both),
+        TEST(equal_chunks_of_two_ranks_are_written_once),
         TEST(each_rank_keeps_its_own_copy_in_memory),
         TEST(a_rank_without_its_copy_reads_the_first_ranks_object),
         TEST(another_rank_than_the_first_writes_nothing),
-        TEST(without_storage_every_rank_must_have_it),
-        TEST(what_one_rank_evicted_is_promised_no_more),
-        TEST(what_is_promised_from_memory_stays_in_every_ranks),
+        TEST(without_storage_every_rank_must_hold_the_chunk),
+        TEST(a_chunk_evicted_by_one_rank_is_a_miss),
+        TEST(a_leased_chunk_stays_in_every_ranks_memory),
         TEST(a_reset_takes_every_ranks_copy),
-        TEST(a_world_of_another_size_finds_it),
-        TEST(a_probe_finds_the_one_object_for_all),
-        TEST(the_settings_say_whose_keys_they_are),
+        TEST(a_world_of_another_size_finds_the_chunk),
+        TEST(one_probe_finds_the_object_for_all_ranks),
+        TEST(the_settings_select_the_rank_in_keys),
         TEST(on_every_host_the_first_rank_writes_local_disk),
     };
 

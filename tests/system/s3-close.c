@@ -108,7 +108,7 @@ n_ended(const struct transfers *t, int status)
 }
 
 static void
-what_is_not_answered_in_time_is_canceled(void **state)
+requests_without_a_response_in_time_are_canceled(void **state)
 {
     struct transfers *t = *state;
     struct kvt_store *store = open_s3("blocking_timeout_secs=1");
@@ -122,7 +122,7 @@ what_is_not_answered_in_time_is_canceled(void **state)
 }
 
 static void
-what_is_answered_in_time_is_done(void **state)
+requests_with_a_response_in_time_complete(void **state)
 {
     struct transfers *t = *state;
     struct kvt_store *store = open_s3("blocking_timeout_secs=600");
@@ -147,7 +147,7 @@ __wrap_kvt__store_stop(struct kvt__store *store)
 
 /* One operation is in flight, and no timeout can end the operation. */
 static void
-what_a_file_system_holds_up_is_waited_for_and_nothing_else(void **state)
+close_waits_only_for_blocked_file_system_calls(void **state)
 {
     struct transfers *t = *state;
     char url[600];
@@ -196,7 +196,7 @@ wait_for_pid(const struct transfers *t)
 
 /* Without a close the program would have 30 seconds. */
 static void
-a_program_that_gives_no_keys_is_ended(void **state)
+a_credential_process_without_output_is_killed(void **state)
 {
     static const char script[] =
         "#!/bin/sh\n"
@@ -228,10 +228,10 @@ main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(what_is_not_answered_in_time_is_canceled),
-        T(what_is_answered_in_time_is_done),
-        T(what_a_file_system_holds_up_is_waited_for_and_nothing_else),
-        T(a_program_that_gives_no_keys_is_ended),
+        T(requests_without_a_response_in_time_are_canceled),
+        T(requests_with_a_response_in_time_complete),
+        T(close_waits_only_for_blocked_file_system_calls),
+        T(a_credential_process_without_output_is_killed),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -107,7 +107,7 @@ store_elsewhere(struct fixture *f, uint32_t n)
 /* ------------------------------------------------------------------------ finding */
 
 static void
-what_another_host_stores_is_found_and_loaded(void **state)
+chunks_of_another_host_are_found_and_loaded(void **state)
 {
     struct fixture *f = *state;
     uint64_t hit = 1;
@@ -131,7 +131,7 @@ what_another_host_stores_is_found_and_loaded(void **state)
 }
 
 static void
-without_memory_it_is_loaded_from_the_bucket(void **state)
+without_memory_chunks_are_loaded_from_the_bucket(void **state)
 {
     struct fixture *f = *state;
 
@@ -145,7 +145,7 @@ without_memory_it_is_loaded_from_the_bucket(void **state)
 
 /* The index keeps the results of lookups, also for other processes. */
 static void
-what_was_found_once_is_not_asked_for_again(void **state)
+a_found_object_is_not_probed_again(void **state)
 {
     struct fixture *f = *state;
 
@@ -163,7 +163,7 @@ what_was_found_once_is_not_asked_for_again(void **state)
 }
 
 static void
-a_prompt_that_nobody_stored_is_hardly_asked_for(void **state)
+an_absent_prompt_needs_few_probes(void **state)
 {
     struct fixture *f = *state;
 
@@ -188,7 +188,7 @@ asking_stops_at_the_first_miss(void **state)
 
 /* The lookup finds chunks 1, 2 and 4, and the next response does not come. */
 static void
-chunks_are_read_while_the_search_goes_on(void **state)
+chunks_are_read_during_the_search(void **state)
 {
     struct fixture *f = *state;
     uint64_t hit;
@@ -210,7 +210,7 @@ chunks_are_read_while_the_search_goes_on(void **state)
 }
 
 static void
-some_that_are_stored_twice_are_stored_once(void **state)
+a_chunk_in_the_bucket_is_not_overwritten(void **state)
 {
     struct fixture *f = *state;
 
@@ -265,7 +265,7 @@ delete_elsewhere(size_t n)
 }
 
 static void
-what_others_delete_is_not_promised(void **state)
+chunks_deleted_by_others_are_no_hit(void **state)
 {
     struct fixture *f = *state;
 
@@ -288,7 +288,7 @@ what_others_delete_is_not_promised(void **state)
 }
 
 static void
-what_lies_in_memory_stays_a_hit(void **state)
+deleted_chunks_in_memory_stay_a_hit(void **state)
 {
     struct fixture *f = *state;
 
@@ -302,7 +302,7 @@ what_lies_in_memory_stays_a_hit(void **state)
 
 /* As in all of LMCache's examples. */
 static void
-without_local_cpu_what_others_delete_is_not_promised(void **state)
+without_local_cpu_chunks_deleted_by_others_are_no_hit(void **state)
 {
     struct fixture *f = *state;
 
@@ -318,7 +318,7 @@ static const char *const damages[] = {
     "{\"headers\": {\"x-amz-checksum-crc32c\": \"AAAAAA==\"}}" };
 
 static void
-what_stays_damaged_is_not_promised_but_stored_again(void **state)
+a_damaged_object_is_no_hit_and_is_stored_again(void **state)
 {
     char fault[1024], key[512];
     struct fixture *f = *state;
@@ -350,7 +350,7 @@ what_stays_damaged_is_not_promised_but_stored_again(void **state)
 
 /* An LMCache with the same bucket stores the same tokens; an adapter wrote the objects. */
 static void
-what_others_write_over_is_not_promised(void **state)
+objects_overwritten_by_others_are_no_hit(void **state)
 {
     struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
     struct fixture *f = *state;
@@ -370,7 +370,7 @@ what_others_write_over_is_not_promised(void **state)
             snprintf(object, sizeof object, "{\"bucket\": \"" S3_BUCKET "\", \"objects\": "
                      "[{\"key\": \"%s\", \"size\": %u, \"age_s\": 0}]}", key,
                      N_LAYERS * CHUNK_BLOCKS * BLOCK_BYTES);
-            s3_tell(&server, "POST", "/objects", object);
+            s3_request(&server, "POST", "/objects", object);
             assert_int_equal(lookup(f, seq, 0, CHUNK), 0);
             assert_int_equal(n_objects("GetObject"), 1);
         }
@@ -385,7 +385,7 @@ what_others_write_over_is_not_promised(void **state)
 
 /* If a chunk was damaged on the network, the engine fetches the chunk again at once. */
 static void
-what_was_damaged_on_the_way_is_fetched_again(void **state)
+bytes_damaged_in_transit_are_fetched_again(void **state)
 {
     struct fixture *f = *state;
     char fault[256];
@@ -450,19 +450,19 @@ main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(what_another_host_stores_is_found_and_loaded),
-        T(without_memory_it_is_loaded_from_the_bucket),
-        T(what_was_found_once_is_not_asked_for_again),
-        T(a_prompt_that_nobody_stored_is_hardly_asked_for),
+        T(chunks_of_another_host_are_found_and_loaded),
+        T(without_memory_chunks_are_loaded_from_the_bucket),
+        T(a_found_object_is_not_probed_again),
+        T(an_absent_prompt_needs_few_probes),
         T(asking_stops_at_the_first_miss),
-        T(chunks_are_read_while_the_search_goes_on),
-        T(some_that_are_stored_twice_are_stored_once),
-        T(what_others_delete_is_not_promised),
-        T(what_lies_in_memory_stays_a_hit),
-        T(without_local_cpu_what_others_delete_is_not_promised),
-        T(what_stays_damaged_is_not_promised_but_stored_again),
-        T(what_others_write_over_is_not_promised),
-        T(what_was_damaged_on_the_way_is_fetched_again),
+        T(chunks_are_read_during_the_search),
+        T(a_chunk_in_the_bucket_is_not_overwritten),
+        T(chunks_deleted_by_others_are_no_hit),
+        T(deleted_chunks_in_memory_stay_a_hit),
+        T(without_local_cpu_chunks_deleted_by_others_are_no_hit),
+        T(a_damaged_object_is_no_hit_and_is_stored_again),
+        T(objects_overwritten_by_others_are_no_hit),
+        T(bytes_damaged_in_transit_are_fetched_again),
         T(an_outage_costs_hits_and_no_more),
         T(an_engine_closes_while_the_store_does_not_answer),
     };

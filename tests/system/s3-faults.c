@@ -119,7 +119,7 @@ make_mistakes(uint64_t *state, unsigned n_requests)
 static unsigned
 n_made(void)
 {
-    json_t *faults = s3_ask(&server, "GET", "/faults", ""), *fault;
+    json_t *faults = s3_request_json(&server, "GET", "/faults", ""), *fault;
     unsigned n = 0;
     size_t i;
 
@@ -287,7 +287,7 @@ every_transfer_ends_with_the_right_bytes_or_an_error(void **state)
 }
 
 static void
-so_it_does_with_tls(void **state)
+every_transfer_over_tls_ends_with_the_right_bytes_or_an_error(void **state)
 {
     (void)state;
     for (unsigned seed = 1; seed <= rounds(1); seed++)
@@ -300,7 +300,7 @@ main(void)
     static const char *const arguments[] = { "--tls", NULL };
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_transfer_ends_with_the_right_bytes_or_an_error),
-        cmocka_unit_test(so_it_does_with_tls),
+        cmocka_unit_test(every_transfer_over_tls_ends_with_the_right_bytes_or_an_error),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

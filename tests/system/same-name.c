@@ -59,7 +59,7 @@ load_adapted(const struct fixture *f, const char *adapter)
 }
 
 static void
-equal_tokens_of_two_adapters_take_turns(void **state)
+equal_tokens_of_two_adapters_replace_each_other(void **state)
 {
     const struct fixture *f = *state;
 
@@ -76,7 +76,7 @@ equal_tokens_of_two_adapters_take_turns(void **state)
 }
 
 static void
-what_is_stored_again_after_a_reset_counts_once(void **state)
+a_chunk_stored_again_after_a_reset_counts_once(void **state)
 {
     struct fixture *f = *state;
 
@@ -99,8 +99,8 @@ main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        T(equal_tokens_of_two_adapters_take_turns),
-        T(what_is_stored_again_after_a_reset_counts_once),
+        T(equal_tokens_of_two_adapters_replace_each_other),
+        T(a_chunk_stored_again_after_a_reset_counts_once),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -18,7 +18,7 @@ wait_for_pins(int n)
 }
 
 static void
-a_hit_goes_to_the_device_right_from_the_mapping(void **state)
+a_hit_is_copied_from_the_mapping_to_the_device(void **state)
 {
     struct temp_dir shm;
     char path[300];
@@ -50,7 +50,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(a_hit_goes_to_the_device_right_from_the_mapping,
+        cmocka_unit_test_setup_teardown(a_hit_is_copied_from_the_mapping_to_the_device,
                                         fixture_setup, fixture_teardown),
     };
 

@@ -80,7 +80,7 @@ has_index(const char *dir)
 }
 
 static void
-the_index_lies_elsewhere_and_survives_a_restart(void **state)
+the_index_is_outside_the_store_and_survives_a_restart(void **state)
 {
     /* If loads do not use memory, lookups promise chunks without verification. */
     static const char *const believing[] = { "local_cpu=true",
@@ -103,7 +103,7 @@ the_index_lies_elsewhere_and_survives_a_restart(void **state)
 }
 
 static void
-what_another_host_stores_is_found(void **state)
+chunks_of_another_host_are_found(void **state)
 {
     struct shared *s = *state;
     struct fixture other = s->f;
@@ -162,7 +162,7 @@ write_and_name(const struct shared *s, char paths[N_CHUNKS][512])
 
 /* The chunks before a chunk without file are promised and loaded. */
 static void
-what_another_program_deletes_is_not_promised(void **state)
+a_chunk_deleted_by_another_program_is_no_hit(void **state)
 {
     static const char *const memory[] = { "local_cpu=true", "lookup_timeout_ms=60000",
                                           "blocking_timeout_secs=60", NULL };
@@ -184,7 +184,7 @@ what_another_program_deletes_is_not_promised(void **state)
 }
 
 static void
-what_another_program_damages_is_not_promised_and_counted(void **state)
+a_chunk_damaged_by_another_program_is_no_hit_and_is_counted(void **state)
 {
     static const char *const memory[] = { "local_cpu=true", NULL };
     struct shared *s = *state;
@@ -204,7 +204,7 @@ what_another_program_damages_is_not_promised_and_counted(void **state)
 
 /* A chunk verified in memory stays a hit after the deletion of the file. */
 static void
-what_lies_in_memory_is_promised_without_its_file(void **state)
+a_chunk_in_memory_is_a_hit_without_its_file(void **state)
 {
     static const char *const memory[] = { "local_cpu=true", NULL };
     struct shared *s = *state;
@@ -252,11 +252,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(the_index_lies_elsewhere_and_survives_a_restart),
-        TEST(what_another_host_stores_is_found),
-        TEST(what_another_program_deletes_is_not_promised),
-        TEST(what_another_program_damages_is_not_promised_and_counted),
-        TEST(what_lies_in_memory_is_promised_without_its_file),
+        TEST(the_index_is_outside_the_store_and_survives_a_restart),
+        TEST(chunks_of_another_host_are_found),
+        TEST(a_chunk_deleted_by_another_program_is_no_hit),
+        TEST(a_chunk_damaged_by_another_program_is_no_hit_and_is_counted),
+        TEST(a_chunk_in_memory_is_a_hit_without_its_file),
         TEST(no_limit_is_set_but_the_users),
     };
 

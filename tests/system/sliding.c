@@ -56,7 +56,7 @@ can_serve(const struct model *m, uint32_t first, uint32_t n)
 }
 
 static uint64_t
-naive(const struct model *m, uint64_t have, uint64_t max)
+search_exhaustively(const struct model *m, uint64_t have, uint64_t max)
 {
     uint32_t first = (uint32_t)(have / CHUNK);
 
@@ -96,7 +96,7 @@ static void
 ask(const struct model *m, uint64_t have, uint64_t max)
 {
     struct kvt_seq *seq = new_seq(&m->f, N_TOKENS);
-    uint64_t hit = lookup(&m->f, seq, have, max), right = naive(m, have, max);
+    uint64_t hit = lookup(&m->f, seq, have, max), right = search_exhaustively(m, have, max);
 
     if (hit != right)
         fail_msg("window %u, have %llu, at most %llu: %llu tokens, not %llu", m->window,
@@ -146,7 +146,7 @@ static const uint32_t windows[] = { 2, BLOCK, CHUNK - 1, CHUNK, CHUNK + 1, CHUNK
 #define N_WINDOWS (sizeof windows / sizeof *windows)
 
 static void
-lookups_find_what_a_naive_search_finds(void **state)
+lookups_equal_an_exhaustive_search(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < rounds(3) * N_WINDOWS; i++)
@@ -185,7 +185,7 @@ a_window_at_one_cut_point_serves_that_hit_and_no_other(void **state)
 
 /* The full group has all chunks, the other all but the last three. */
 static void
-what_a_hit_needs_is_leased_and_no_more(void **state)
+a_hit_leases_only_the_needed_chunks(void **state)
 {
     static const char *const in_memory[] = { "local_cpu=true", NULL };
     struct model m = { .window = 100 };
@@ -219,10 +219,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lookups_find_what_a_naive_search_finds),
+        cmocka_unit_test(lookups_equal_an_exhaustive_search),
         cmocka_unit_test(they_do_so_without_an_index_too),
         cmocka_unit_test(a_window_at_one_cut_point_serves_that_hit_and_no_other),
-        cmocka_unit_test(what_a_hit_needs_is_leased_and_no_more),
+        cmocka_unit_test(a_hit_leases_only_the_needed_chunks),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -50,7 +50,7 @@ allocated(void)
 }
 
 static void
-lookups_of_many_tags_leave_nothing_behind(void **state)
+lookups_of_many_tags_free_their_memory(void **state)
 {
     struct fixture *f = *state;
     char tags[64];
@@ -151,7 +151,7 @@ a_full_table_keeps_no_model_from_starting(void **state)
 
 /* Evictions make room and find each file by the tags of the store. */
 static void
-many_tags_take_turns_in_a_small_store(void **state)
+many_tags_replace_each_other_in_a_small_store(void **state)
 {
     static const char *const small[] = { "max_remote_size=0.0005", NULL };
     struct fixture *f = *state;
@@ -177,11 +177,11 @@ main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        T(lookups_of_many_tags_leave_nothing_behind),
+        T(lookups_of_many_tags_free_their_memory),
         T(a_lookup_of_new_tags_takes_no_lock),
         T(new_tags_are_stored_soon_after_the_table_is_full),
         T(a_full_table_keeps_no_model_from_starting),
-        T(many_tags_take_turns_in_a_small_store),
+        T(many_tags_replace_each_other_in_a_small_store),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

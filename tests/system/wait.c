@@ -193,7 +193,7 @@ path_of_chunk(const struct world *w, uint32_t chunk, char path[800])
 /* ------------------------------------------------------------------------- tests */
 
 static void
-a_hit_is_promised_when_it_lies_in_memory(void **state)
+a_hit_is_reported_when_its_chunks_are_in_memory(void **state)
 {
     static const char *const patient[] = { PATIENT, NULL };
     struct world *w = *state;
@@ -217,7 +217,7 @@ a_hit_is_promised_when_it_lies_in_memory(void **state)
 }
 
 static void
-an_engine_of_both_roles_reads_ahead_by_itself(void **state)
+an_engine_of_both_roles_reads_ahead_without_a_worker(void **state)
 {
     static const char *const patient[] = { PATIENT, NULL };
     struct world *w = *state;
@@ -256,7 +256,7 @@ the_promise_is_leased_in_memory(void **state)
 }
 
 static void
-without_a_worker_that_reads_the_answer_comes_all_the_same(void **state)
+without_a_reading_worker_the_lookup_returns(void **state)
 {
     static const char *const hasty[] = { "lookup_timeout_ms=20", NULL };
     struct world *w = *state;
@@ -276,7 +276,7 @@ without_a_worker_that_reads_the_answer_comes_all_the_same(void **state)
 }
 
 static void
-the_answer_that_comes_late_is_what_is_certain(void **state)
+a_late_lookup_returns_the_guaranteed_hit(void **state)
 {
     static const char *const hasty[] = { "lookup_timeout_ms=100", NULL };
     struct world *w = *state;
@@ -300,7 +300,7 @@ the_answer_that_comes_late_is_what_is_certain(void **state)
 
 /* The request has waited for longer than lookup_timeout_ms, but a chunk has just come. */
 static void
-while_chunks_come_the_waiting_goes_on(void **state)
+a_lookup_waits_while_chunks_arrive(void **state)
 {
     static const char *const patient[] = { PATIENT, NULL };
     struct world *w = *state;
@@ -329,7 +329,7 @@ while_chunks_come_the_waiting_goes_on(void **state)
 
 /* Another host has deleted or damaged chunks after the index learned of them. */
 static void
-what_is_gone_makes_the_promise_shorter(void **state)
+evicted_chunks_shorten_the_hit(void **state)
 {
     static const char *const patient[] = { PATIENT, NULL };
     struct world *w = *state;
@@ -414,7 +414,7 @@ more_chunks_than_slots_all_come(void **state)
 
 /* Without local_cpu memory is only for transfers, prefetched chunks included. */
 static void
-without_local_cpu_too_only_what_was_verified_is_promised(void **state)
+without_local_cpu_only_verified_chunks_are_a_hit(void **state)
 {
     static const char *const without[] = { "local_cpu=false", PATIENT, NULL };
     struct world *w = *state;
@@ -451,7 +451,7 @@ a_directory_of_this_host_is_promised_at_once(void **state)
 }
 
 static void
-with_async_loading_it_is_waited_for_and_then_promised(void **state)
+with_async_loading_the_lookup_waits_for_the_hit(void **state)
 {
     static const char *const patient[] = { "enable_async_loading=true", PATIENT, NULL };
     /* Host memory has room for 8 chunks; the others are promised from the directory. */
@@ -483,7 +483,7 @@ with_async_loading_it_is_waited_for_and_then_promised(void **state)
 
 /* local_disk has the first half, storage of other hosts all. */
 static void
-only_what_no_storage_of_this_host_has_is_waited_for(void **state)
+only_chunks_absent_from_this_hosts_storage_are_prefetched(void **state)
 {
     static const char *const patient[] = { PATIENT, NULL };
     struct world *w = *state;
@@ -586,20 +586,20 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(a_hit_is_promised_when_it_lies_in_memory),
-        TEST(an_engine_of_both_roles_reads_ahead_by_itself),
+        TEST(a_hit_is_reported_when_its_chunks_are_in_memory),
+        TEST(an_engine_of_both_roles_reads_ahead_without_a_worker),
         TEST(the_promise_is_leased_in_memory),
-        TEST(without_a_worker_that_reads_the_answer_comes_all_the_same),
-        TEST(the_answer_that_comes_late_is_what_is_certain),
-        TEST(while_chunks_come_the_waiting_goes_on),
-        TEST(what_is_gone_makes_the_promise_shorter),
+        TEST(without_a_reading_worker_the_lookup_returns),
+        TEST(a_late_lookup_returns_the_guaranteed_hit),
+        TEST(a_lookup_waits_while_chunks_arrive),
+        TEST(evicted_chunks_shorten_the_hit),
         TEST(of_too_much_for_memory_the_beginning_is_promised),
         TEST(memory_full_of_promises_ends_the_waiting),
         TEST(more_chunks_than_slots_all_come),
-        TEST(without_local_cpu_too_only_what_was_verified_is_promised),
+        TEST(without_local_cpu_only_verified_chunks_are_a_hit),
         TEST(a_directory_of_this_host_is_promised_at_once),
-        TEST(with_async_loading_it_is_waited_for_and_then_promised),
-        TEST(only_what_no_storage_of_this_host_has_is_waited_for),
+        TEST(with_async_loading_the_lookup_waits_for_the_hit),
+        TEST(only_chunks_absent_from_this_hosts_storage_are_prefetched),
         TEST(the_window_of_a_hit_is_waited_for_too),
         TEST(a_shorter_hit_has_another_window),
     };

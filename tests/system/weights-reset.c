@@ -51,7 +51,7 @@ an_empty_setting_does_not_hide_the_weights(void **state)
 }
 
 static void
-a_reset_to_an_empty_fingerprint_is_one_to_random_weights(void **state)
+an_empty_fingerprint_means_random_weights(void **state)
 {
     struct fixture *f = *state, other;
 
@@ -153,7 +153,7 @@ host_memory_holds_the_kv_of_both_weights(void **state)
 
 /* A lookup before the reset starts a prefetch, which ends after the reset. */
 static void
-what_is_read_ahead_over_a_reset_is_of_the_old_weights(void **state)
+chunks_read_ahead_during_a_reset_have_the_old_weights(void **state)
 {
     static const char *const ahead[] = { "local_cpu=true", "enable_async_loading=true",
                                          "lookup_timeout_ms=60000", NULL };
@@ -342,12 +342,12 @@ main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, fixture_setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(an_empty_setting_does_not_hide_the_weights),
-        T(a_reset_to_an_empty_fingerprint_is_one_to_random_weights),
+        T(an_empty_fingerprint_means_random_weights),
         T(partial_chunks_keep_the_weights_of_their_sequence),
         T(partial_chunks_of_named_weights_do_too),
         T(partial_chunks_in_host_memory_do_too),
         T(host_memory_holds_the_kv_of_both_weights),
-        T(what_is_read_ahead_over_a_reset_is_of_the_old_weights),
+        T(chunks_read_ahead_during_a_reset_have_the_old_weights),
         T(chunks_with_tags_are_read_ahead),
         T(a_promise_does_not_starve_other_weights),
         T(a_chunk_of_lmcache_is_not_promised_after_a_reset),

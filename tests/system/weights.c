@@ -15,7 +15,7 @@ second_engine(const struct fixture *f, const char *const *settings)
 }
 
 static void
-a_restart_with_the_old_weights_finds_theirs(void **state)
+a_restart_with_the_old_weights_finds_their_chunks(void **state)
 {
     struct fixture *f = *state;
 
@@ -31,7 +31,7 @@ a_restart_with_the_old_weights_finds_theirs(void **state)
 }
 
 static void
-a_reset_takes_nothing_from_another_engine(void **state)
+a_reset_does_not_affect_another_engine(void **state)
 {
     struct fixture *f = *state;
     struct fixture other = second_engine(f, NULL);
@@ -172,7 +172,7 @@ a_name_for_the_new_weights_lets_others_share_them(void **state)
 }
 
 static void
-a_reset_counts_for_chunks_with_tags_too(void **state)
+a_reset_includes_chunks_with_tags(void **state)
 {
     struct fixture *f = *state;
 
@@ -202,7 +202,7 @@ another_host_finds_chunks_by_their_tags(void **state)
 
 /* Another process deleted the index during the engine's life. */
 static void
-an_engine_whose_index_was_replaced_is_reset_as_any(void **state)
+a_reset_works_after_the_index_was_replaced(void **state)
 {
     struct kvt_chunk before[2], after[2];
     struct fixture *f = *state;
@@ -228,15 +228,15 @@ main(void)
 {
 #define T(name) cmocka_unit_test_setup_teardown(name, fixture_setup_open, fixture_teardown)
     const struct CMUnitTest tests[] = {
-        T(a_restart_with_the_old_weights_finds_theirs),
-        T(a_reset_takes_nothing_from_another_engine),
+        T(a_restart_with_the_old_weights_finds_their_chunks),
+        T(a_reset_does_not_affect_another_engine),
         T(two_hosts_that_were_both_reset_share_nothing),
         T(a_file_that_another_host_replaced_is_a_miss),
         T(a_save_that_was_planned_before_a_reset_keeps_its_weights),
         T(a_name_for_the_new_weights_lets_others_share_them),
-        T(a_reset_counts_for_chunks_with_tags_too),
+        T(a_reset_includes_chunks_with_tags),
         T(another_host_finds_chunks_by_their_tags),
-        T(an_engine_whose_index_was_replaced_is_reset_as_any),
+        T(a_reset_works_after_the_index_was_replaced),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -88,7 +88,7 @@ a_link_is_not_followed(void **state)
 }
 
 static void
-names_that_are_all_foreign_are_an_error_that_says_so(void **state)
+only_foreign_names_are_an_error(void **state)
 {
     const struct temp_dir *dir = *state;
 
@@ -153,7 +153,7 @@ main(void)
         TEST(a_foreign_name_is_replaced_and_stays_replaced),
         TEST(a_link_is_not_followed),
         TEST(a_removed_subdirectory_is_opened_again_under_the_same_descriptor),
-        TEST(names_that_are_all_foreign_are_an_error_that_says_so),
+        TEST(only_foreign_names_are_an_error),
     };
 
     return cmocka_run_group_tests_name("base private dir", tests, NULL, NULL);

@@ -8,7 +8,7 @@
 #define CHUNK_RANGE "use a whole number from 1 to 1048576 tokens."
 
 static void
-wrong_values_name_key_place_and_what_is_allowed(void **state)
+errors_name_key_location_and_allowed_values(void **state)
 {
     static const struct {
         const char *yaml, *variable, *why;
@@ -319,7 +319,7 @@ struct seen {
 };
 
 static void
-see(void *ctx, const struct kvt_config_problem *problem)
+on_problem(void *ctx, const struct kvt_config_problem *problem)
 {
     struct seen *seen = ctx;
     size_t used = strlen(seen->keys);
@@ -333,7 +333,7 @@ see(void *ctx, const struct kvt_config_problem *problem)
 }
 
 static void
-a_check_tells_all_problems_and_logs_nothing(void **state)
+a_check_returns_all_problems_and_logs_nothing(void **state)
 {
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
     struct seen seen = { 0 };
@@ -342,7 +342,7 @@ a_check_tells_all_problems_and_logs_nothing(void **state)
     memset(&conf_log, 0, sizeof conf_log);
     sources.file = conf_file("a_key: 1\nchunk_size: 0\nuse_layerwise: 1\nlocal_cpu: 3\n");
     sources.environment = NOTHING;
-    assert_int_equal(kvt_config_check(&sources, see, &seen), -EINVAL);
+    assert_int_equal(kvt_config_check(&sources, on_problem, &seen), -EINVAL);
     assert_int_equal(seen.n_errors, 3);
     assert_int_equal(seen.n_warnings, 1);
     assert_string_equal(seen.keys,
@@ -405,7 +405,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_values_name_key_place_and_what_is_allowed),
+        cmocka_unit_test(errors_name_key_location_and_allowed_values),
         cmocka_unit_test(each_doubtful_setting_is_a_line),
         cmocka_unit_test(a_plugin_without_directory_is_refused),
         cmocka_unit_test(a_plugin_of_an_unknown_kind_is_refused),
@@ -413,7 +413,7 @@ main(void)
         cmocka_unit_test(strict_makes_unknown_keys_errors),
         cmocka_unit_test(a_failed_open_logs_the_warnings_and_returns_the_first_error),
         cmocka_unit_test(arguments_and_engine_json_are_checked),
-        cmocka_unit_test(a_check_tells_all_problems_and_logs_nothing),
+        cmocka_unit_test(a_check_returns_all_problems_and_logs_nothing),
         cmocka_unit_test(every_setting_is_described),
         cmocka_unit_test(monstrous_files_are_refused),
     };

@@ -15,7 +15,7 @@ shared_memory_is_off_by_default(void **state)
 }
 
 static void
-a_size_turns_shared_memory_on(void **state)
+a_size_enables_shared_memory(void **state)
 {
     struct kvt_config *c = conf_open("max_shared_cpu_size: 20\n", NOTHING);
 
@@ -31,7 +31,7 @@ a_size_turns_shared_memory_on(void **state)
 }
 
 static void
-the_default_size_is_that_of_the_private_memory(void **state)
+the_default_size_is_max_local_cpu_size(void **state)
 {
     struct kvt_config *c = conf_open("shared_cpu: true\n", NOTHING);
 
@@ -113,8 +113,8 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shared_memory_is_off_by_default),
-        cmocka_unit_test(a_size_turns_shared_memory_on),
-        cmocka_unit_test(the_default_size_is_that_of_the_private_memory),
+        cmocka_unit_test(a_size_enables_shared_memory),
+        cmocka_unit_test(the_default_size_is_max_local_cpu_size),
         cmocka_unit_test(all_sources_have_the_keys),
         cmocka_unit_test(settings_without_effect_are_named),
         cmocka_unit_test(wrong_sizes_are_refused),

@@ -98,7 +98,7 @@ the_kvtier_file_variable_wins_over_lmcaches(void **state)
 }
 
 static void
-a_file_that_is_not_there_is_enoent(void **state)
+a_missing_file_is_enoent(void **state)
 {
     struct kvt_config_sources sources = KVT_INIT(struct kvt_config_sources);
     struct kvt_config *c;
@@ -193,7 +193,7 @@ the_hash_seed_defaults_to_pythonhashseed(void **state)
 }
 
 static void
-nothing_behind_the_colon_is_the_default_again(void **state)
+an_empty_value_is_the_default(void **state)
 {
     (void)state;
     struct kvt_config *c =
@@ -290,7 +290,7 @@ bytes_that_are_no_utf8_are_kept_and_shown_as_question_marks(void **state)
 }
 
 static void
-a_temporary_directory_may_lie_deeper(void **state)
+a_temporary_directory_may_be_nested(void **state)
 {
     (void)state;
     struct kvt_config *c = conf_open("fs_connector_relative_tmp_dir: a/..b//c\n", NOTHING);
@@ -334,16 +334,16 @@ main(void)
         cmocka_unit_test(a_later_source_wins_and_is_the_origin),
         cmocka_unit_test(an_environment_is_copied_unless_it_is_the_process_environment),
         cmocka_unit_test(the_kvtier_file_variable_wins_over_lmcaches),
-        cmocka_unit_test(a_file_that_is_not_there_is_enoent),
+        cmocka_unit_test(a_missing_file_is_enoent),
         cmocka_unit_test(extra_config_of_the_environment_replaces_the_whole_map),
         cmocka_unit_test(keys_of_extra_config_may_be_at_the_top),
         cmocka_unit_test(the_engines_keys_may_have_a_prefix),
         cmocka_unit_test(the_hash_seed_defaults_to_pythonhashseed),
-        cmocka_unit_test(nothing_behind_the_colon_is_the_default_again),
+        cmocka_unit_test(an_empty_value_is_the_default),
         cmocka_unit_test(an_alias_yields_to_the_newer_name_in_the_same_source_only),
         cmocka_unit_test(credentials_are_not_shown),
         cmocka_unit_test(bytes_that_are_no_utf8_are_kept_and_shown_as_question_marks),
-        cmocka_unit_test(a_temporary_directory_may_lie_deeper),
+        cmocka_unit_test(a_temporary_directory_may_be_nested),
         cmocka_unit_test(numbers_have_a_point_in_every_locale),
         cmocka_unit_test(an_older_and_shorter_struct_is_understood),
     };

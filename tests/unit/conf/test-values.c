@@ -6,7 +6,7 @@
 #include <math.h>
 
 static struct kvt_config *
-with(const char *key, const char *value)
+open_with_value(const char *key, const char *value)
 {
     char yaml[256];
 
@@ -29,10 +29,10 @@ truth_has_eight_words_in_any_case(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct kvt_config *c = with("save_unfull_chunk", cases[i].word);
+        struct kvt_config *c = open_with_value("save_unfull_chunk", cases[i].word);
         assert_int_equal(c->save_unfull_chunk, cases[i].truth);
         kvt_config_free(c);
-        c = with("local_cpu", cases[i].word);
+        c = open_with_value("local_cpu", cases[i].word);
         assert_int_equal(c->local_cpu, cases[i].truth);
         kvt_config_free(c);
     }
@@ -62,7 +62,7 @@ whole_numbers(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct kvt_config *c = with("chunk_size", cases[i].text);
+        struct kvt_config *c = open_with_value("chunk_size", cases[i].text);
         assert_int_equal(c->chunk_size, cases[i].value);
         kvt_config_free(c);
     }
@@ -72,13 +72,13 @@ static void
 numbers_with_a_fraction(void **state)
 {
     (void)state;
-    struct kvt_config *c = with("max_local_cpu_size", "0.25");
+    struct kvt_config *c = open_with_value("max_local_cpu_size", "0.25");
     assert_float_equal(c->max_local_cpu_size, 0.25, 0);
     kvt_config_free(c);
-    c = with("max_local_cpu_size", "60");
+    c = open_with_value("max_local_cpu_size", "60");
     assert_float_equal(c->max_local_cpu_size, 60, 0);
     kvt_config_free(c);
-    c = with("pd_allocation_timeout_sec", ".inf");
+    c = open_with_value("pd_allocation_timeout_sec", ".inf");
     assert_true(isinf(c->pd_allocation_timeout_sec));
     assert_string_equal(conf_log.text, "");
     kvt_config_free(c);
@@ -88,13 +88,13 @@ static void
 text_stays_as_it_is_written(void **state)
 {
     (void)state;
-    struct kvt_config *c = with("model_fingerprint", "0012");
+    struct kvt_config *c = open_with_value("model_fingerprint", "0012");
     assert_string_equal(c->model_fingerprint, "0012");
     kvt_config_free(c);
-    c = with("model_fingerprint", "'null'");
+    c = open_with_value("model_fingerprint", "'null'");
     assert_string_equal(c->model_fingerprint, "null");
     kvt_config_free(c);
-    c = with("cache_policy", "lru");
+    c = open_with_value("cache_policy", "lru");
     assert_string_equal(c->cache_policy, "LRU");
     kvt_config_free(c);
 }
@@ -109,7 +109,7 @@ lists_in_every_form(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        struct kvt_config *c = with("storage_plugins", forms[i]);
+        struct kvt_config *c = open_with_value("storage_plugins", forms[i]);
         assert_int_equal(c->storage_plugins.n, 2);
         assert_string_equal(c->storage_plugins.items[0], "one");
         assert_string_equal(c->storage_plugins.items[1], "two.a");
@@ -118,15 +118,15 @@ lists_in_every_form(void **state)
         kvt_free(json);
         kvt_config_free(c);
     }
-    struct kvt_config *c = with("lookup_server_worker_ids", "3");
+    struct kvt_config *c = open_with_value("lookup_server_worker_ids", "3");
     assert_int_equal(c->lookup_server_worker_ids.n, 1);
     assert_int_equal(c->lookup_server_worker_ids.items[0], 3);
     kvt_config_free(c);
-    c = with("blend_thresholds", "[0.5, 1]");
+    c = open_with_value("blend_thresholds", "[0.5, 1]");
     assert_int_equal(c->blend_thresholds.n, 2);
     assert_float_equal(c->blend_thresholds.items[0], 0.5, 0);
     kvt_config_free(c);
-    c = with("retrieve_locations", "[]");
+    c = open_with_value("retrieve_locations", "[]");
     assert_int_equal(c->retrieve_locations.n, 0);
     kvt_config_free(c);
 }
@@ -165,7 +165,7 @@ environment_text_loses_blanks_and_one_pair_of_quotes(void **state)
         kvt_config_free(c);
     }
     /* In a file, the YAML parser has removed the quotes already. */
-    struct kvt_config *c = with("model_fingerprint", "\"'a'\"");
+    struct kvt_config *c = open_with_value("model_fingerprint", "\"'a'\"");
     assert_string_equal(c->model_fingerprint, "'a'");
     kvt_config_free(c);
 }

@@ -132,7 +132,7 @@ blocks_hold(const struct fixture *f, uint32_t from, uint32_t seed)
 }
 
 static void
-what_the_name_tells_is_served(void **state)
+a_foreign_chunk_with_a_matching_name_is_a_hit(void **state)
 {
     struct fixture *f = *state;
 
@@ -199,13 +199,13 @@ expect_no_other_shape(struct fixture *f, const char *const *settings)
 }
 
 static void
-what_fs_tells_of_another_shape_is_not(void **state)
+a_foreign_fs_chunk_of_another_shape_is_a_miss(void **state)
 {
     expect_no_other_shape(*state, NULL);
 }
 
 static void
-what_gds_tells_of_another_shape_is_not(void **state)
+a_foreign_gds_chunk_of_another_shape_is_a_miss(void **state)
 {
     struct fixture *f = *state;
     char path[300];
@@ -215,7 +215,7 @@ what_gds_tells_of_another_shape_is_not(void **state)
 }
 
 static void
-what_an_adapter_made_is_not(void **state)
+a_foreign_chunk_of_an_adapter_is_a_miss(void **state)
 {
     struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
     struct fixture *f = *state;
@@ -226,7 +226,7 @@ what_an_adapter_made_is_not(void **state)
 }
 
 static void
-what_was_made_with_a_salt_is_not(void **state)
+a_foreign_chunk_with_a_salt_is_a_miss(void **state)
 {
     struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
     struct fixture *f = *state;
@@ -237,7 +237,7 @@ what_was_made_with_a_salt_is_not(void **state)
 }
 
 static void
-what_was_made_after_a_reset_is_not(void **state)
+a_foreign_chunk_after_a_reset_is_a_miss(void **state)
 {
     struct fixture *f = *state;
 
@@ -248,7 +248,7 @@ what_was_made_after_a_reset_is_not(void **state)
 
 /* The weights have a name, but a file of LMCache does not identify weights. */
 static void
-what_was_made_after_a_reset_to_named_weights_is_not(void **state)
+a_foreign_chunk_after_a_reset_to_named_weights_is_a_miss(void **state)
 {
     struct fixture *f = *state;
 
@@ -260,7 +260,7 @@ what_was_made_after_a_reset_to_named_weights_is_not(void **state)
 /* The chunks keep their identities.  After the reset they are misses because they came to memory
  * from files without identity. */
 static void
-what_memory_has_from_before_a_reset_is_not(void **state)
+a_foreign_chunk_in_memory_from_before_a_reset_is_a_miss(void **state)
 {
     static const char *const memory[] = { "local_cpu=true", "model_fingerprint=new", NULL };
     struct fixture *f = *state;
@@ -280,7 +280,7 @@ what_memory_has_from_before_a_reset_is_not(void **state)
 }
 
 static void
-what_is_read_ahead_is_not_either(void **state)
+a_foreign_chunk_read_ahead_is_a_miss(void **state)
 {
     struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
     struct fixture *f = *state;
@@ -296,7 +296,7 @@ what_is_read_ahead_is_not_either(void **state)
 
 /* LMCache's names have no group: a single file would be every group's chunk. */
 static void
-what_could_be_of_another_group_is_not(void **state)
+plain_names_with_two_groups_are_refused(void **state)
 {
     const struct kvt_group groups[] = { plain_group(), plain_group() };
     struct opening o = { .groups = groups, .n_groups = 2 };
@@ -308,7 +308,7 @@ what_could_be_of_another_group_is_not(void **state)
 
 /* A worker gets the chunks of a request, not the request. */
 static void
-each_chunk_says_it_itself(void **state)
+each_chunk_has_the_own_flag(void **state)
 {
     struct kvt_seq_extra extra = KVT_INIT(struct kvt_seq_extra);
     struct fixture *f = *state;
@@ -334,17 +334,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        T(what_the_name_tells_is_served),
-        T(what_fs_tells_of_another_shape_is_not),
-        T(what_gds_tells_of_another_shape_is_not),
-        T(what_an_adapter_made_is_not),
-        T(what_was_made_with_a_salt_is_not),
-        T(what_was_made_after_a_reset_is_not),
-        T(what_was_made_after_a_reset_to_named_weights_is_not),
-        T(what_memory_has_from_before_a_reset_is_not),
-        T(what_is_read_ahead_is_not_either),
-        T(what_could_be_of_another_group_is_not),
-        T(each_chunk_says_it_itself),
+        T(a_foreign_chunk_with_a_matching_name_is_a_hit),
+        T(a_foreign_fs_chunk_of_another_shape_is_a_miss),
+        T(a_foreign_gds_chunk_of_another_shape_is_a_miss),
+        T(a_foreign_chunk_of_an_adapter_is_a_miss),
+        T(a_foreign_chunk_with_a_salt_is_a_miss),
+        T(a_foreign_chunk_after_a_reset_is_a_miss),
+        T(a_foreign_chunk_after_a_reset_to_named_weights_is_a_miss),
+        T(a_foreign_chunk_in_memory_from_before_a_reset_is_a_miss),
+        T(a_foreign_chunk_read_ahead_is_a_miss),
+        T(plain_names_with_two_groups_are_refused),
+        T(each_chunk_has_the_own_flag),
     };
 
     return cmocka_run_group_tests_name("foreign chunks", tests, NULL, NULL);

@@ -67,7 +67,7 @@ chunks_are_stored_and_loaded_directly(void **state)
 
 /* The checksum that the device computes of the read bytes differs from the stored checksum. */
 static void
-what_is_damaged_on_the_way_is_not_loaded(void **state)
+bytes_damaged_in_transit_are_not_loaded(void **state)
 {
     struct fixture *f = *state;
 
@@ -93,7 +93,7 @@ a_library_that_fails_is_a_miss(void **state)
 
 /* The tier then allocates no memory of the GPU. */
 static void
-what_stays_in_host_memory_goes_through_it(void **state)
+chunks_kept_in_host_memory_are_copied_through_host_memory(void **state)
 {
     struct fixture *f = *state;
     const char *stay[] = { "remote_url=", gds_path, "local_cpu=true", NULL };
@@ -137,7 +137,7 @@ chunks_that_the_device_cannot_copy_are_counted(void **state)
 
 /* kvt_engine_set_view() reports that a required data path is missing. */
 static void
-what_is_demanded_is_not_to_be_had_for_host_memory(void **state)
+use_gds_true_is_refused_for_host_memory(void **state)
 {
     struct kvt_kv_view view = KVT_INIT(struct kvt_kv_view);
     struct fixture *f = *state;
@@ -194,11 +194,11 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         TEST(chunks_are_stored_and_loaded_directly),
-        TEST(what_is_damaged_on_the_way_is_not_loaded),
+        TEST(bytes_damaged_in_transit_are_not_loaded),
         TEST(a_library_that_fails_is_a_miss),
-        TEST(what_stays_in_host_memory_goes_through_it),
+        TEST(chunks_kept_in_host_memory_are_copied_through_host_memory),
         TEST(chunks_that_the_device_cannot_copy_are_counted),
-        TEST(what_is_demanded_is_not_to_be_had_for_host_memory),
+        TEST(use_gds_true_is_refused_for_host_memory),
         TEST(a_view_that_is_refused_leaves_nothing_of_the_gpu),
     };
 

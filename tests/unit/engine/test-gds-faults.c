@@ -135,7 +135,7 @@ static const char *const reads[] = {
 };
 
 static void
-reads_that_fail_are_told_and_touch_no_block(void **state)
+failed_reads_are_reported_and_change_no_block(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof reads / sizeof *reads; i++) {
@@ -203,7 +203,7 @@ wait_for_a_request(void)
 /* The driver fails all calls from now on.  The requests of the library continue: the library does
  * not notice the failure. */
 static void
-a_gpu_that_is_lost_under_a_load_ends_it(void **state)
+a_lost_gpu_ends_the_load(void **state)
 {
     (void)state;
     store_prefix(&f, N);
@@ -219,7 +219,7 @@ a_gpu_that_is_lost_under_a_load_ends_it(void **state)
 }
 
 static void
-what_a_lost_gpu_stores_is_not_there(void **state)
+a_lost_gpu_stores_no_chunk(void **state)
 {
     struct kvt_seq *seq = new_seq(&f, N_TOKENS);
     struct io io;
@@ -311,10 +311,10 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        TEST(reads_that_fail_are_told_and_touch_no_block),
+        TEST(failed_reads_are_reported_and_change_no_block),
         TEST(writes_that_fail_leave_nothing),
-        TEST(a_gpu_that_is_lost_under_a_load_ends_it),
-        TEST(what_a_lost_gpu_stores_is_not_there),
+        TEST(a_lost_gpu_ends_the_load),
+        TEST(a_lost_gpu_stores_no_chunk),
         TEST(a_request_that_ends_after_the_deadline_keeps_its_memory),
         TEST(a_store_that_hangs_keeps_its_memory),
     };

@@ -162,20 +162,20 @@ check_hashes(struct fixture *f, const char *const *before, const char *const *af
 }
 
 static void
-what_was_stored_by_another_hash_is_a_miss(void **state)
+chunks_stored_with_another_hash_are_a_miss(void **state)
 {
     check_hashes(*state, builtin, newest);
 }
 
 static void
-from_long_names_to_short_ones_is_a_miss(void **state)
+a_change_from_long_to_short_names_is_a_miss(void **state)
 {
     check_hashes(*state, wide, newest);
 }
 
 /* kvtier replaces the index by an index with room for wide hashes. */
 static void
-from_short_names_to_long_ones_is_a_miss_and_then_works(void **state)
+after_a_change_to_long_names_chunks_are_stored_again(void **state)
 {
     struct fixture *f = *state;
 
@@ -200,9 +200,9 @@ main(void)
         T(long_names_are_evicted_with_their_files),
         T(long_names_stay_in_host_memory_too),
         T(long_names_are_found_without_an_index),
-        T(what_was_stored_by_another_hash_is_a_miss),
-        T(from_long_names_to_short_ones_is_a_miss),
-        T(from_short_names_to_long_ones_is_a_miss_and_then_works),
+        T(chunks_stored_with_another_hash_are_a_miss),
+        T(a_change_from_long_to_short_names_is_a_miss),
+        T(after_a_change_to_long_names_chunks_are_stored_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,7 +42,7 @@ skip_without_mbind(void)
 }
 
 static void
-pools_are_where_the_mapping_says(void **state)
+the_mapping_sets_the_nodes_of_pools(void **state)
 {
     static const char *const settings[] = {
         "numa_mode=manual", "gpu_to_numa_mapping={\"0\": 99, \"1\": 0}", NULL };
@@ -82,7 +82,7 @@ a_device_that_the_mapping_lacks_is_named(void **state)
 }
 
 static void
-by_itself_it_takes_the_node_it_runs_on(void **state)
+numa_mode_auto_opens(void **state)
 {
     static const char *const settings[] = { "numa_mode=auto", NULL };
     struct fixture f;
@@ -97,9 +97,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pools_are_where_the_mapping_says),
+        cmocka_unit_test(the_mapping_sets_the_nodes_of_pools),
         cmocka_unit_test(a_device_that_the_mapping_lacks_is_named),
-        cmocka_unit_test(by_itself_it_takes_the_node_it_runs_on),
+        cmocka_unit_test(numa_mode_auto_opens),
     };
 
     return cmocka_run_group_tests_name("memory nodes of engines", tests, NULL, NULL);

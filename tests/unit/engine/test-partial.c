@@ -93,7 +93,7 @@ the_partial_chunk_is_named_as_in_python(void **state)
 }
 
 static void
-an_item_that_reaches_into_it_is_replaced_and_tells_it_apart(void **state)
+an_item_in_the_partial_chunk_changes_name_and_prefix(void **state)
 {
     static const int32_t tokens[] = { 0, 1, 2, 3, 4, 5, 6, 99, 99, 9 };
     struct kvt_mm_item item = { "img-1", 7, 2 };
@@ -117,7 +117,7 @@ an_item_that_reaches_into_it_is_replaced_and_tells_it_apart(void **state)
 }
 
 static void
-a_sequence_goes_on_from_its_whole_chunks(void **state)
+a_sequence_continues_after_its_whole_chunks(void **state)
 {
     struct fixture *f = *state;
     struct kvt_seq *grown = new_seq(f, 0);
@@ -159,7 +159,7 @@ load_all_and_check(struct fixture *f)
 }
 
 static void
-what_was_stored_is_found_after_a_restart(void **state)
+a_partial_chunk_is_found_after_a_restart(void **state)
 {
     struct fixture *f = *state;
 
@@ -171,7 +171,7 @@ what_was_stored_is_found_after_a_restart(void **state)
 }
 
 static void
-the_tiers_are_asked_for_it_where_the_index_lacks_it(void **state)
+tiers_are_probed_if_the_index_lacks_the_partial_chunk(void **state)
 {
     static const char *const headers[] = { "save_unfull_chunk=true",
                                            "save_chunk_meta=true", NULL };
@@ -216,7 +216,7 @@ a_hit_counts_only_beyond_what_the_engine_has(void **state)
 }
 
 static void
-for_one_that_the_engine_has_no_tier_is_asked(void **state)
+no_tier_is_probed_for_an_indexed_partial_chunk(void **state)
 {
     struct fixture *f = *state;
     struct kvt_seq *seq = new_seq(f, PROMPT);
@@ -228,7 +228,7 @@ for_one_that_the_engine_has_no_tier_is_asked(void **state)
 }
 
 static void
-without_it_the_whole_chunks_are_found(void **state)
+without_the_partial_chunk_the_whole_chunks_are_found(void **state)
 {
     struct fixture *f = *state;
 
@@ -239,7 +239,7 @@ without_it_the_whole_chunks_are_found(void **state)
 }
 
 static void
-without_the_setting_it_is_not_looked_for(void **state)
+without_the_setting_no_partial_chunk_is_looked_up(void **state)
 {
     struct fixture *f = *state;
 
@@ -250,7 +250,7 @@ without_the_setting_it_is_not_looked_for(void **state)
 }
 
 static void
-what_a_growing_sequence_promises_is_of_its_present_end(void **state)
+a_growing_sequence_hits_up_to_its_current_end(void **state)
 {
     struct fixture *f = *state;
     struct kvt_seq *seq = new_seq(f, PROMPT);
@@ -284,7 +284,7 @@ store_others(struct fixture *f)
 }
 
 static void
-its_lease_holds_until_the_sequence_goes_on(void **state)
+a_partial_chunk_is_leased_until_the_sequence_grows(void **state)
 {
     static const char *const small[] = { "save_unfull_chunk=true",
                                          "max_remote_size=0.0005", NULL };
@@ -343,7 +343,7 @@ can_serve(const struct model *m, uint64_t first, uint64_t end)
 }
 
 static uint64_t
-naive(const struct model *m, uint64_t have, uint64_t max)
+search_exhaustively(const struct model *m, uint64_t have, uint64_t max)
 {
     uint64_t first = have / CHUNK * CHUNK;
 
@@ -358,7 +358,7 @@ naive(const struct model *m, uint64_t have, uint64_t max)
 static void
 ask(const struct model *m, uint64_t have, uint64_t max)
 {
-    uint64_t found = hit(&m->f, LONG, have, max), right = naive(m, have, max);
+    uint64_t found = hit(&m->f, LONG, have, max), right = search_exhaustively(m, have, max);
 
     if (found != right)
         fail_msg("window %u, have %llu, at most %llu: %llu tokens, not %llu", m->window,
@@ -395,7 +395,7 @@ store_in_random_order(uint32_t window, uint32_t random)
 }
 
 static void
-with_a_window_what_a_naive_search_finds_is_found(void **state)
+with_a_window_lookups_equal_an_exhaustive_search(void **state)
 {
     static const uint32_t windows[] = { 2, 37, 38, 39, CHUNK, CHUNK + 37, CHUNK + 38,
                                         1000 };
@@ -411,18 +411,18 @@ main(void)
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, fixture_teardown)
     const struct CMUnitTest tests[] = {
         T(the_partial_chunk_is_named_as_in_python),
-        T(an_item_that_reaches_into_it_is_replaced_and_tells_it_apart),
-        T(a_sequence_goes_on_from_its_whole_chunks),
-        T(what_was_stored_is_found_after_a_restart),
-        T(the_tiers_are_asked_for_it_where_the_index_lacks_it),
+        T(an_item_in_the_partial_chunk_changes_name_and_prefix),
+        T(a_sequence_continues_after_its_whole_chunks),
+        T(a_partial_chunk_is_found_after_a_restart),
+        T(tiers_are_probed_if_the_index_lacks_the_partial_chunk),
         T(a_hit_ends_at_max_tokens),
         T(a_hit_counts_only_beyond_what_the_engine_has),
-        T(for_one_that_the_engine_has_no_tier_is_asked),
-        T(without_it_the_whole_chunks_are_found),
-        T(without_the_setting_it_is_not_looked_for),
-        T(what_a_growing_sequence_promises_is_of_its_present_end),
-        T(its_lease_holds_until_the_sequence_goes_on),
-        cmocka_unit_test(with_a_window_what_a_naive_search_finds_is_found),
+        T(no_tier_is_probed_for_an_indexed_partial_chunk),
+        T(without_the_partial_chunk_the_whole_chunks_are_found),
+        T(without_the_setting_no_partial_chunk_is_looked_up),
+        T(a_growing_sequence_hits_up_to_its_current_end),
+        T(a_partial_chunk_is_leased_until_the_sequence_grows),
+        cmocka_unit_test(with_a_window_lookups_equal_an_exhaustive_search),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);

@@ -105,7 +105,7 @@ a_chunk_with_a_null_block_is_not_stored(void **state)
 }
 
 static void
-what_is_stored_already_is_not_written_again(void **state)
+a_stored_chunk_is_not_written_again(void **state)
 {
     struct fixture *f = *state;
 
@@ -255,7 +255,7 @@ equal_tokens_of_different_requests_are_stored_side_by_side(void **state)
 
 /* The tags do not fit the key text, or the file could not be found by name. */
 static void
-tags_that_key_text_cannot_have_are_refused(void **state)
+tags_invalid_in_key_text_are_refused(void **state)
 {
     static char long_tags[300] = "user%";
     const char *const bad[] = { "user", "%a", "a%b@", "@a%b", "a%b@@c%d", "a%b@c",
@@ -326,7 +326,7 @@ files_without_an_index_are_found_by_asking_for_them(void **state)
 
 /* Each rank has a part of the KV. */
 static void
-a_chunk_that_one_rank_lacks_is_no_hit(void **state)
+a_chunk_absent_in_one_rank_is_no_hit(void **state)
 {
     struct fixture *f = *state;
 
@@ -411,15 +411,15 @@ main(void)
         T(a_hit_counts_only_beyond_what_the_engine_has),
         T(skipped_and_null_blocks_are_never_written),
         T(a_chunk_with_a_null_block_is_not_stored),
-        T(what_is_stored_already_is_not_written_again),
+        T(a_stored_chunk_is_not_written_again),
         T(blocks_may_change_as_soon_as_store_returns),
         T(other_tokens_find_only_the_common_prefix),
         T(salts_adapters_and_tags_separate_equal_tokens),
         T(equal_tokens_of_different_requests_are_stored_side_by_side),
-        T(tags_that_key_text_cannot_have_are_refused),
+        T(tags_invalid_in_key_text_are_refused),
         T(a_sequence_hashes_alike_however_its_tokens_arrive),
         T(files_without_an_index_are_found_by_asking_for_them),
-        T(a_chunk_that_one_rank_lacks_is_no_hit),
+        T(a_chunk_absent_in_one_rank_is_no_hit),
         T(chunks_beyond_the_lookup_are_not_in_memory),
         T(a_worker_and_a_scheduler_share_the_index),
         T(arguments_out_of_range_change_nothing),

@@ -222,7 +222,7 @@ deepseeks_layers_are_copied_exactly(void **state)
 /* ---------------------------------------------------------- many and large */
 
 static void
-chunks_of_all_sizes_share_what_is_staged(void **state)
+chunks_of_all_sizes_share_the_staging_memory(void **state)
 {
     enum { N = 12 };
     struct paged p = strided(2, 2, 2, 256, 64);
@@ -309,7 +309,7 @@ a_chunk_of_nothing_is_done(void **state)
 }
 
 static void
-sums_are_those_of_the_processor(void **state)
+device_checksums_equal_host_checksums(void **state)
 {
     enum { BYTES = 3 << 20 };
     unsigned char *at, *same = malloc(BYTES);
@@ -342,10 +342,10 @@ main(int argc, char **argv)
         TEST(opaque_blocks_are_copied_exactly),
         TEST(llamas_layers_are_copied_exactly),
         TEST(deepseeks_layers_are_copied_exactly),
-        TEST(chunks_of_all_sizes_share_what_is_staged),
+        TEST(chunks_of_all_sizes_share_the_staging_memory),
         TEST(more_chunks_than_steps_are_copied),
         TEST(a_chunk_of_nothing_is_done),
-        TEST(sums_are_those_of_the_processor),
+        TEST(device_checksums_equal_host_checksums),
     };
 
     return run_both_ways(argc, argv, tests, sizeof tests / sizeof *tests);

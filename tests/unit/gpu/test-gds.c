@@ -108,7 +108,7 @@ expect_failure(int err, int want, enum kvt__gds_layer layer, int code, const cha
 /* ------------------------------------------------------------------- the driver */
 
 static void
-without_a_library_it_is_named(void **state)
+a_missing_library_is_named(void **state)
 {
     struct kvt__gds *gds;
 
@@ -449,7 +449,7 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest before[] = {
-        cmocka_unit_test(without_a_library_it_is_named),
+        cmocka_unit_test(a_missing_library_is_named),
         cmocka_unit_test(a_missing_function_is_named),
     };
     const struct CMUnitTest tests[] = {

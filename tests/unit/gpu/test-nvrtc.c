@@ -135,7 +135,7 @@ kernels_compile_with_cuda_13(void **state)
 
 /* Get the compilers' directory from the script.  False: the compilers are not installed. */
 static bool
-look(const char *script)
+find_compilers(const char *script)
 {
     char command[1024];
 
@@ -169,7 +169,7 @@ main(int argc, char **argv)
         cmocka_unit_test(kernels_compile_with_cuda_13),
     };
 
-    if (argc < 2 || !look(argv[1])) {
+    if (argc < 2 || !find_compilers(argv[1])) {
         puts("NVIDIA's compilers are not there: scripts/cuda-env fetches them.");
         return 77;
     }

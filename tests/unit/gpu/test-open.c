@@ -133,7 +133,7 @@ the_copy_method_is_measured_or_forced(void **state)
 }
 
 static void
-kernels_that_do_not_compile_are_done_without(void **state)
+kernels_that_do_not_compile_are_replaced_by_copies(void **state)
 {
     struct kvt__gpu *gpu;
     char path[512];
@@ -234,7 +234,7 @@ copy_three(struct kvt__gpu *gpu, struct paged *p, unsigned char *chunks, bool ga
 }
 
 static void
-an_error_of_any_function_ends_the_copies_it_meets(void **state)
+a_driver_error_ends_the_affected_copies(void **state)
 {
     struct paged p = strided(2, 1, 4, 128, 64);
 
@@ -299,7 +299,7 @@ __attribute__((weak)) void __lsan_enable(void);
 /* Close at the end of the process, after the driver has destroyed the context.  kvtier does not
  * free the driver's objects then. */
 static void
-without_a_context_any_more_it_closes(void **state)
+a_device_closes_without_its_context(void **state)
 {
     (void)state;
     if (__lsan_disable)
@@ -330,15 +330,15 @@ main(int argc, char **argv)
         cmocka_unit_test(kernels_are_compiled_once),
         cmocka_unit_test(a_damaged_cache_is_made_anew),
         cmocka_unit_test(the_copy_method_is_measured_or_forced),
-        cmocka_unit_test(kernels_that_do_not_compile_are_done_without),
+        cmocka_unit_test(kernels_that_do_not_compile_are_replaced_by_copies),
         cmocka_unit_test(an_error_of_any_function_leaves_nothing_open),
     };
     const struct CMUnitTest copying[] = {
-        cmocka_unit_test(an_error_of_any_function_ends_the_copies_it_meets),
+        cmocka_unit_test(a_driver_error_ends_the_affected_copies),
         cmocka_unit_test(a_device_that_is_lost_ends_all_copies),
     };
     const struct CMUnitTest ending[] = {
-        cmocka_unit_test(without_a_context_any_more_it_closes),
+        cmocka_unit_test(a_device_closes_without_its_context),
     };
     int failed = 0;
 

@@ -106,7 +106,7 @@ sums_wait_for_no_stream(void **state)
 }
 
 static void
-closing_waits_for_what_is_under_way(void **state)
+closing_waits_for_copies_in_flight(void **state)
 {
     struct late l;
 
@@ -190,7 +190,7 @@ main(int argc, char **argv)
         TEST(a_gather_is_between_the_callers_writes),
         TEST(a_scatter_is_after_the_callers_write),
         TEST(sums_wait_for_no_stream),
-        TEST(closing_waits_for_what_is_under_way),
+        TEST(closing_waits_for_copies_in_flight),
         TEST(threads_copy_side_by_side),
     };
 

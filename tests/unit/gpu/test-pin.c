@@ -62,7 +62,7 @@ without_a_context_none_is_made(void **state)
 }
 
 static void
-the_context_there_is_pins_for_all(void **state)
+the_current_context_pins_memory_for_all_contexts(void **state)
 {
     struct kvt__pin pin;
 
@@ -111,7 +111,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_cuda_nothing_is_pinned),
         cmocka_unit_test(without_a_context_none_is_made),
-        cmocka_unit_test(the_context_there_is_pins_for_all),
+        cmocka_unit_test(the_current_context_pins_memory_for_all_contexts),
         cmocka_unit_test(a_failure_is_logged_and_leaves_nothing),
         cmocka_unit_test(a_destroyed_context_does_no_harm),
     };

@@ -87,7 +87,7 @@ play_404(struct peer *p)
 }
 
 static void
-a_head_answer_has_no_body_whatever_it_says(void **state)
+a_response_to_head_has_no_body(void **state)
 {
     struct ask ask;
 
@@ -226,7 +226,7 @@ play_too_much(struct peer *p)
 }
 
 static void
-bytes_behind_a_body_end_the_connection(void **state)
+bytes_after_a_body_close_the_connection(void **state)
 {
     struct ask ask;
 
@@ -457,7 +457,7 @@ play_small_and_large(struct peer *p)
 }
 
 static void
-a_small_body_that_nobody_wants_is_drained(void **state)
+a_small_unwanted_body_is_drained(void **state)
 {
     struct ask ask;
 
@@ -527,7 +527,7 @@ play_many_fields(struct peer *p)
 }
 
 static void
-a_length_behind_many_fields_counts(void **state)
+a_length_after_many_fields_counts(void **state)
 {
     struct ask ask;
 
@@ -557,13 +557,13 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_body_lands_in_the_callers_memory),
         cmocka_unit_test(a_body_is_sent_from_the_callers_memory),
-        cmocka_unit_test(a_head_answer_has_no_body_whatever_it_says),
+        cmocka_unit_test(a_response_to_head_has_no_body),
         cmocka_unit_test(a_204_has_no_body_either),
         cmocka_unit_test(the_body_of_a_204_is_no_later_answer),
         cmocka_unit_test(a_body_longer_than_room_never_begins),
         cmocka_unit_test(a_truncated_body_is_an_error),
         cmocka_unit_test(a_reset_in_the_body_is_an_error),
-        cmocka_unit_test(bytes_behind_a_body_end_the_connection),
+        cmocka_unit_test(bytes_after_a_body_close_the_connection),
         cmocka_unit_test(a_body_may_end_with_the_connection),
         cmocka_unit_test(a_chunked_body_is_put_together),
         cmocka_unit_test(a_chunked_body_without_its_end_is_an_error),
@@ -571,10 +571,10 @@ main(void)
         cmocka_unit_test(the_body_waits_for_100_but_not_for_long),
         cmocka_unit_test(endless_responses_do_not_delay_other_requests),
         cmocka_unit_test(a_refusal_instead_of_100_saves_the_body),
-        cmocka_unit_test(a_small_body_that_nobody_wants_is_drained),
+        cmocka_unit_test(a_small_unwanted_body_is_drained),
         cmocka_unit_test(a_response_that_is_not_http_is_an_error),
         cmocka_unit_test(a_head_has_a_limit),
-        cmocka_unit_test(a_length_behind_many_fields_counts),
+        cmocka_unit_test(a_length_after_many_fields_counts),
         cmocka_unit_test(run_waits_and_calls_no_done),
     };
 

@@ -62,7 +62,7 @@ split(const char *text, char name[KVT__HTTP_HOST_ROOM], uint16_t *port)
 }
 
 static void
-hosts_and_ports_are_told_apart(void **state)
+hosts_and_ports_are_distinguished(void **state)
 {
     char name[KVT__HTTP_HOST_ROOM];
     uint16_t port;
@@ -112,7 +112,7 @@ the_longest_name_has_253_characters(void **state)
 }
 
 static void
-bytes_behind_the_end_are_not_read(void **state)
+bytes_after_the_end_are_not_read(void **state)
 {
     char name[KVT__HTTP_HOST_ROOM];
     uint16_t port;
@@ -130,10 +130,10 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hosts_and_ports_are_told_apart),
+        cmocka_unit_test(hosts_and_ports_are_distinguished),
         cmocka_unit_test(invalid_hosts_are_refused_with_the_reason),
         cmocka_unit_test(the_longest_name_has_253_characters),
-        cmocka_unit_test(bytes_behind_the_end_are_not_read),
+        cmocka_unit_test(bytes_after_the_end_are_not_read),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -45,7 +45,7 @@ play_close(struct peer *p)
 }
 
 static void
-an_answer_can_close_its_connection(void **state)
+a_response_can_close_its_connection(void **state)
 {
     struct ask ask;
 
@@ -348,7 +348,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_404_keeps_its_connection),
-        cmocka_unit_test(an_answer_can_close_its_connection),
+        cmocka_unit_test(a_response_can_close_its_connection),
         cmocka_unit_test(there_are_never_more_connections_than_allowed),
         cmocka_unit_test(urgent_requests_come_first),
         cmocka_unit_test(a_request_waits_for_its_time),

@@ -100,7 +100,7 @@ play_tunnel(struct peer *p)
 }
 
 static void
-tls_goes_through_a_tunnel(void **state)
+tls_uses_a_tunnel(void **state)
 {
     struct ask ask;
 
@@ -257,7 +257,7 @@ excepted_hosts_are_connected_to(void **state)
 }
 
 static void
-an_address_that_was_asked_for_goes_before_a_proxy(void **state)
+a_given_address_takes_precedence_over_a_proxy(void **state)
 {
     static struct script server;
     struct kvt__http_target target = { .host = "test.example", .address = "127.0.0.1" };
@@ -282,7 +282,7 @@ an_address_that_was_asked_for_goes_before_a_proxy(void **state)
  * follows the slash: 0.0.0.0/0 and 10.0.0.0/x.  How a tier passes the list on is a test of
  * s3-keys. */
 static void
-exceptions_are_those_of_curl(void **state)
+no_proxy_has_the_rules_of_curl(void **state)
 {
     static const struct {
         const char *list, *host;
@@ -365,7 +365,7 @@ only_http_proxies_are_taken(void **state)
 }
 
 static void
-a_proxy_that_is_not_used_may_be_anything(void **state)
+an_unused_proxy_is_not_validated(void **state)
 {
     static const char bad[] = "socks5://proxy:1";
 
@@ -412,17 +412,17 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plain_request_names_its_origin),
-        cmocka_unit_test(tls_goes_through_a_tunnel),
+        cmocka_unit_test(tls_uses_a_tunnel),
         cmocka_unit_test(only_the_default_port_is_left_out),
         cmocka_unit_test(a_user_needs_no_password),
         cmocka_unit_test(the_server_is_verified_not_the_proxy),
         cmocka_unit_test(a_refusal_is_an_error),
         cmocka_unit_test(interim_responses_without_end_leave_the_thread_free),
         cmocka_unit_test(excepted_hosts_are_connected_to),
-        cmocka_unit_test(an_address_that_was_asked_for_goes_before_a_proxy),
-        cmocka_unit_test(exceptions_are_those_of_curl),
+        cmocka_unit_test(a_given_address_takes_precedence_over_a_proxy),
+        cmocka_unit_test(no_proxy_has_the_rules_of_curl),
         cmocka_unit_test(only_http_proxies_are_taken),
-        cmocka_unit_test(a_proxy_that_is_not_used_may_be_anything),
+        cmocka_unit_test(an_unused_proxy_is_not_validated),
         cmocka_unit_test(a_proxy_without_a_port_is_at_1080),
         cmocka_unit_test(a_long_list_of_exceptions_is_whole),
     };

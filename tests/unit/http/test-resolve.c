@@ -385,7 +385,7 @@ attempts_that_fail_together_do_not_delay_the_next(void **state)
 
 /* A child's copy of a socket keeps a closed socket in the epoll. */
 static void
-attempts_that_ended_are_watched_no_more(void **state)
+ended_attempts_are_not_watched(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -541,7 +541,7 @@ main(void)
         cmocka_unit_test(an_address_that_is_silent_fails_after_the_connect_timeout),
         cmocka_unit_test(four_attempts_of_a_connection_are_under_way_at_most),
         cmocka_unit_test(attempts_that_fail_together_do_not_delay_the_next),
-        cmocka_unit_test(attempts_that_ended_are_watched_no_more),
+        cmocka_unit_test(ended_attempts_are_not_watched),
         cmocka_unit_test(the_resolver_decides_which_family_comes_first),
         cmocka_unit_test(the_families_alternate),
         cmocka_unit_test(addresses_may_be_long),

@@ -53,7 +53,7 @@ submit_all(struct ask asks[N], unsigned char places[N][100],
 }
 
 static void
-all_that_is_under_way_is_canceled(void **state)
+all_requests_in_flight_are_canceled(void **state)
 {
     unsigned char *body = calloc(1, N_BODY), places[N][100];
     struct ask asks[N], ask;
@@ -84,7 +84,7 @@ all_that_is_under_way_is_canceled(void **state)
 }
 
 static void
-close_waits_for_what_is_left(void **state)
+close_waits_for_remaining_requests(void **state)
 {
     struct ask ask;
 
@@ -203,8 +203,8 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        CLEAN(all_that_is_under_way_is_canceled),
-        CLEAN(close_waits_for_what_is_left),
+        CLEAN(all_requests_in_flight_are_canceled),
+        CLEAN(close_waits_for_remaining_requests),
         CLEAN(a_request_may_be_submitted_when_it_is_done),
         CLEAN(a_forked_child_keeps_no_closed_connection_alive),
         CLEAN(a_client_that_did_nothing_closes),

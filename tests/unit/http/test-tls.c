@@ -81,7 +81,7 @@ play_echo(struct peer *p)
 }
 
 static void
-bodies_go_both_ways(void **state)
+bodies_are_sent_and_received(void **state)
 {
     unsigned char *body = malloc(BIG);
     struct ask ask;
@@ -227,7 +227,7 @@ select_alpn(SSL *ssl, const unsigned char **out, unsigned char *n, const unsigne
 }
 
 static void
-the_name_is_told_and_http_1_1_asked_for(void **state)
+the_handshake_has_sni_and_alpn(void **state)
 {
     SSL_CTX *tls = server_context(&authority, NAMES, false);
     struct ask ask;
@@ -497,7 +497,7 @@ a_wrong_certificate_or_key_is_an_error(void **state)
 }
 
 static void
-more_authorities_are_trusted_beside_others(void **state)
+a_ca_file_adds_to_the_systems_authorities(void **state)
 {
     struct authority second;
     char second_file[300];
@@ -525,13 +525,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bodies_go_both_ways),
+        cmocka_unit_test(bodies_are_sent_and_received),
         cmocka_unit_test(names_and_addresses_must_match),
         cmocka_unit_test(an_unknown_authority_is_not_accepted),
         cmocka_unit_test(an_expired_certificate_is_not_accepted),
         cmocka_unit_test(without_verification_all_certificates_are_accepted),
         cmocka_unit_test(a_file_without_certificates_is_an_error),
-        cmocka_unit_test(the_name_is_told_and_http_1_1_asked_for),
+        cmocka_unit_test(the_handshake_has_sni_and_alpn),
         cmocka_unit_test(sessions_are_resumed),
         cmocka_unit_test(old_versions_are_refused),
         cmocka_unit_test(a_plain_server_is_an_error),
@@ -540,7 +540,7 @@ main(void)
         cmocka_unit_test(a_stale_connection_is_replaced),
         cmocka_unit_test(a_server_that_demands_a_certificate_gets_one),
         cmocka_unit_test(a_wrong_certificate_or_key_is_an_error),
-        cmocka_unit_test(more_authorities_are_trusted_beside_others),
+        cmocka_unit_test(a_ca_file_adds_to_the_systems_authorities),
     };
 
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -322,7 +322,7 @@ run_all_fail(struct kvt__split *split, size_t i)
 }
 
 static void
-the_first_failure_brings_its_sentence(void **state)
+the_first_failure_keeps_its_message(void **state)
 {
     struct kvt__exec *exec = open_exec(3);
     char right[64];
@@ -376,7 +376,7 @@ main(void)
         cmocka_unit_test(a_helper_of_a_store_runs_a_load_first),
         cmocka_unit_test(jobs_run_before_parts_of_equal_priority),
         cmocka_unit_test(after_a_part_that_failed_no_other_begins),
-        cmocka_unit_test(the_first_failure_brings_its_sentence),
+        cmocka_unit_test(the_first_failure_keeps_its_message),
         cmocka_unit_test(every_part_of_many_jobs_runs_once_before_close_returns),
     };
 

@@ -101,7 +101,7 @@ known_chains_come_out(void **state)
 }
 
 static void
-known_values_are_those_of_the_decimal_table(void **state)
+hashes_with_decimal_seeds_equal_known_values(void **state)
 {
     (void)state;
     static const struct {
@@ -248,7 +248,7 @@ assert_many_are_the_same(const int32_t *tokens, size_t chunk_tokens, size_t n,
 }
 
 static void
-many_chunks_are_the_same_as_one_at_a_time(void **state)
+many_chunks_hash_like_one_at_a_time(void **state)
 {
     (void)state;
     static const size_t sizes[] = {1, 5, 16, 48};
@@ -324,7 +324,7 @@ seed_that_names_no_root_is_einval_for_builtin(void **state)
 }
 
 static void
-multimodal_ids_are_those_of_the_item(void **state)
+multimodal_ids_replace_the_items_tokens(void **state)
 {
     (void)state;
     static const int32_t want[] = {
@@ -362,16 +362,16 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(known_chains_come_out),
-        cmocka_unit_test(known_values_are_those_of_the_decimal_table),
+        cmocka_unit_test(hashes_with_decimal_seeds_equal_known_values),
         cmocka_unit_test(negative_and_large_tokens_hash_as_in_python),
         cmocka_unit_test(builtin_takes_minus_one_for_minus_two),
         cmocka_unit_test(chunk_longer_than_a_piece_hashes_as_in_python),
         cmocka_unit_test(cbor_is_canonical),
-        cmocka_unit_test(many_chunks_are_the_same_as_one_at_a_time),
+        cmocka_unit_test(many_chunks_hash_like_one_at_a_time),
         cmocka_unit_test(without_a_seed_the_root_is_fixed),
         cmocka_unit_test(seed_keys_the_hash_of_its_own_text),
         cmocka_unit_test(seed_that_names_no_root_is_einval_for_builtin),
-        cmocka_unit_test(multimodal_ids_are_those_of_the_item),
+        cmocka_unit_test(multimodal_ids_replace_the_items_tokens),
         cmocka_unit_test(multimodal_ids_far_into_an_item_and_of_other_items_differ),
     };
 

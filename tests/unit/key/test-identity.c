@@ -178,7 +178,7 @@ plain_root(void)
 }
 
 static void
-prefix_and_identity_are_those_of_the_formula(void **state)
+prefix_and_identity_equal_the_formula(void **state)
 {
     (void)state;
     static const int32_t first[] = {0, 1, 2, 3};
@@ -256,7 +256,7 @@ known_chunks_of_256_come_out(void **state)
 #define MANY 70
 
 static void
-many_chunks_are_the_same_as_one_at_a_time(void **state)
+many_chunks_hash_like_one_at_a_time(void **state)
 {
     (void)state;
     uint8_t space[KVT__SHA256_BYTES];
@@ -307,10 +307,10 @@ main(void)
         cmocka_unit_test(text_in_a_space_is_percent_encoded),
         cmocka_unit_test(value_cannot_pass_for_the_next_line),
         cmocka_unit_test(every_field_of_the_space_counts),
-        cmocka_unit_test(prefix_and_identity_are_those_of_the_formula),
+        cmocka_unit_test(prefix_and_identity_equal_the_formula),
         cmocka_unit_test(weights_tags_adapter_and_salt_change_the_root),
         cmocka_unit_test(known_chunks_of_256_come_out),
-        cmocka_unit_test(many_chunks_are_the_same_as_one_at_a_time),
+        cmocka_unit_test(many_chunks_hash_like_one_at_a_time),
         cmocka_unit_test(tokens_and_extra_do_not_pass_for_each_other),
     };
 

@@ -131,7 +131,7 @@ good_text_parses(void **state)
 }
 
 static void
-malformed_text_is_einval_with_a_sentence(void **state)
+malformed_text_is_einval_with_a_message(void **state)
 {
     (void)state;
     for (size_t i = 0; i < N_ROWS(malformed); i++) {
@@ -246,7 +246,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good_text_parses),
-        cmocka_unit_test(malformed_text_is_einval_with_a_sentence),
+        cmocka_unit_test(malformed_text_is_einval_with_a_message),
         cmocka_unit_test(blanks_around_key_text_are_dropped),
         cmocka_unit_test(model_and_tags_of_the_greatest_length_fit),
         cmocka_unit_test(hash_text_of_64_bits_has_no_padding_and_a_sign),

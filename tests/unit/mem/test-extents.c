@@ -121,7 +121,7 @@ random_takes_and_gives_follow_the_model(void **state)
 }
 
 static void
-as_many_ranges_as_there_can_be_have_room(void **state)
+the_maximum_number_of_ranges_has_room(void **state)
 {
     (void)state;
     for (size_t n_units = 1; n_units < 12; n_units++) {
@@ -144,7 +144,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_takes_and_gives_follow_the_model),
-        cmocka_unit_test(as_many_ranges_as_there_can_be_have_room),
+        cmocka_unit_test(the_maximum_number_of_ranges_has_room),
     };
 
     return cmocka_run_group_tests_name("mem extents", tests, NULL, NULL);

@@ -23,11 +23,11 @@ static enum kvt_log_level level;
 static int n_lines;
 
 static void
-hear(void *ctx, enum kvt_log_level said, const char *line)
+on_log_line(void *ctx, enum kvt_log_level line_level, const char *line)
 {
     (void)ctx;
     assert_non_null(strstr(line, "node 0"));
-    level = said;
+    level = line_level;
     n_lines++;
 }
 
@@ -60,7 +60,7 @@ policy_of_pool(void)
 }
 
 static void
-a_pool_prefers_the_node_it_was_given(void **state)
+a_pool_prefers_the_given_node(void **state)
 {
     (void)state;
     int mode = policy_of_pool();
@@ -108,12 +108,12 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pool_prefers_the_node_it_was_given),
+        cmocka_unit_test(a_pool_prefers_the_given_node),
         cmocka_unit_test(a_missing_node_is_refused_with_the_existing_nodes),
         cmocka_unit_test(this_thread_runs_on_a_node),
         cmocka_unit_test(a_forbidden_policy_is_logged_once),
     };
 
-    kvt_set_log(hear, NULL, KVT_LOG_INFO);
+    kvt_set_log(on_log_line, NULL, KVT_LOG_INFO);
     return cmocka_run_group_tests_name("memory nodes", tests, NULL, NULL);
 }

@@ -31,7 +31,7 @@ open_pool(size_t bytes, size_t phase)
 }
 
 static void
-payloads_have_the_phase_that_was_asked(void **state)
+payloads_have_the_requested_phase(void **state)
 {
     static const size_t phases[] = { 0, 28, 64, 4095 };
 
@@ -79,7 +79,7 @@ slots_and_their_rooms_never_overlap(void **state)
 }
 
 static void
-a_full_pool_says_no_until_a_slot_is_back(void **state)
+a_full_pool_refuses_until_a_slot_is_released(void **state)
 {
     struct kvt__pool *pool = open_pool(MIB, 0);
     const size_t bytes = MIB / 4 - 2 * KVT__SLOT_MARGIN;
@@ -119,7 +119,7 @@ keep_free_leaves_that_much(void **state)
 }
 
 static void
-fits_is_what_an_empty_pool_can_give(void **state)
+pool_fits_equals_the_largest_allocation(void **state)
 {
     struct kvt__pool *pool = open_pool(MIB, 28);
     struct kvt__slot slot;
@@ -138,7 +138,7 @@ fits_is_what_an_empty_pool_can_give(void **state)
 }
 
 static void
-more_than_the_machine_has_is_enomem_with_both_numbers(void **state)
+a_pool_larger_than_memory_is_enomem_with_both_sizes(void **state)
 {
     struct kvt__pool_params params = { .bytes = SIZE_MAX / 2,
                                        .key = "max_local_cpu_size" };
@@ -210,7 +210,7 @@ a_pool_closes_while_it_is_populated(void **state)
 
 /* Missing huge pages must fail the open: a later access would raise SIGBUS. */
 static void
-huge_pages_that_are_not_there_are_an_error(void **state)
+missing_huge_pages_are_an_error(void **state)
 {
     size_t page = kvt__huge_page_bytes();
     struct kvt__pool_params params = { .bytes = 0, .huge_pages = true,
@@ -310,14 +310,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(payloads_have_the_phase_that_was_asked),
+        cmocka_unit_test(payloads_have_the_requested_phase),
         cmocka_unit_test(slots_and_their_rooms_never_overlap),
-        cmocka_unit_test(a_full_pool_says_no_until_a_slot_is_back),
+        cmocka_unit_test(a_full_pool_refuses_until_a_slot_is_released),
         cmocka_unit_test(keep_free_leaves_that_much),
-        cmocka_unit_test(fits_is_what_an_empty_pool_can_give),
-        cmocka_unit_test(more_than_the_machine_has_is_enomem_with_both_numbers),
+        cmocka_unit_test(pool_fits_equals_the_largest_allocation),
+        cmocka_unit_test(a_pool_larger_than_memory_is_enomem_with_both_sizes),
         cmocka_unit_test(a_pool_closes_while_it_is_populated),
-        cmocka_unit_test(huge_pages_that_are_not_there_are_an_error),
+        cmocka_unit_test(missing_huge_pages_are_an_error),
         cmocka_unit_test(threads_get_slots_of_their_own),
     };
 

@@ -103,7 +103,7 @@ open_pool(int refused, int error)
 }
 
 static void
-a_pool_claims_what_is_not_populated_yet(void **state)
+a_pool_claims_its_unpopulated_memory(void **state)
 {
     struct kvt__pool *pool = open_pool(0, 0);
 
@@ -175,7 +175,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_pool_claims_what_is_not_populated_yet),
+        cmocka_unit_test(a_pool_claims_its_unpopulated_memory),
         cmocka_unit_test(a_step_that_the_kernel_refuses_ends_the_pool_and_its_claim),
         cmocka_unit_test(a_step_that_is_interrupted_is_repeated),
         cmocka_unit_test(without_madvise_populate_the_pages_are_written),

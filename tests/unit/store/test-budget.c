@@ -30,7 +30,7 @@ the_directory_never_outgrows_the_limit(void **state)
 }
 
 static void
-what_was_used_longest_ago_goes_first_with_its_file(void **state)
+the_least_recently_used_chunk_is_evicted_with_its_file(void **state)
 {
     struct env *e = *state;
 
@@ -324,7 +324,7 @@ empty_files_do_not_keep_a_put_from_room(void **state)
 
 /* As for a bucket, whose tier keeps the limit. */
 static void
-what_is_unlisted_is_forgotten_and_not_removed(void **state)
+evicted_entries_of_a_bucket_leave_the_objects(void **state)
 {
     struct env *e = *state;
 
@@ -410,7 +410,7 @@ a_process_without_shared_index_reads_only(void **state)
 }
 
 static void
-two_handles_on_one_directory_share_what_they_store(void **state)
+two_handles_on_one_directory_share_chunks(void **state)
 {
     struct env *e = *state, other = *e;
 
@@ -461,7 +461,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(the_directory_never_outgrows_the_limit),
-        TEST(what_was_used_longest_ago_goes_first_with_its_file),
+        TEST(the_least_recently_used_chunk_is_evicted_with_its_file),
         TEST(partial_chunks_without_header_keep_the_limit_too),
         TEST(leased_chunks_survive),
         TEST(full_of_leased_chunks_a_put_is_enospc_and_nothing_breaks),
@@ -469,13 +469,13 @@ main(void)
         TEST(writers_and_readers_at_once_keep_the_limit),
         TEST(a_put_that_lost_every_race_still_finds_room),
         TEST(a_limit_that_was_lowered_holds_after_one_put),
-        TEST(what_is_unlisted_is_forgotten_and_not_removed),
+        TEST(evicted_entries_of_a_bucket_leave_the_objects),
         TEST(a_listing_counts_the_chunks_that_the_index_lost),
         TEST(a_listing_of_more_than_the_limit_makes_room),
         TEST(a_file_that_the_index_cannot_have_is_listed_once),
         TEST(a_lowered_limit_evicts_no_new_chunks),
         TEST(empty_files_do_not_keep_a_put_from_room),
-        TEST(two_handles_on_one_directory_share_what_they_store),
+        TEST(two_handles_on_one_directory_share_chunks),
         TEST(an_index_that_was_replaced_is_opened_again),
         TEST(a_process_without_shared_index_reads_only),
         TEST(of_two_limits_the_smaller_holds_while_both_are_open),

@@ -171,7 +171,7 @@ a_put_into_a_tier_that_stores_nothing_is_refused(void **state)
 }
 
 static void
-an_object_deleted_after_the_look_is_read_from_the_next_tier(void **state)
+an_object_deleted_after_the_check_is_read_from_the_next_tier(void **state)
 {
     (void)state;
     open_both("disk_io_threads=1");
@@ -211,7 +211,7 @@ a_corrupt_object_ends_a_get_and_stays(void **state)
 
 /* The circuit of an engine's requests would not ask the tier after eight failures. */
 static void
-an_operation_asks_a_tier_that_fails(void **state)
+an_operation_tries_a_failing_tier(void **state)
 {
     (void)state;
     open_fault("seed=1,read_error=1");
@@ -513,9 +513,9 @@ main(void)
         TEST(an_operation_visits_only_the_chosen_tier),
         TEST(an_operation_without_the_field_of_the_tier_visits_all_tiers),
         TEST(a_put_into_a_tier_that_stores_nothing_is_refused),
-        TEST(an_object_deleted_after_the_look_is_read_from_the_next_tier),
+        TEST(an_object_deleted_after_the_check_is_read_from_the_next_tier),
         TEST(a_corrupt_object_ends_a_get_and_stays),
-        TEST(an_operation_asks_a_tier_that_fails),
+        TEST(an_operation_tries_a_failing_tier),
         TEST(an_operation_reads_locations_that_engines_do_not_read),
         TEST(an_object_that_cannot_be_deleted_keeps_its_entry),
         TEST(a_put_needs_no_shared_memory),

@@ -84,7 +84,7 @@ a_listed_key_is_taken_from_s3(void **state)
 }
 
 static void
-a_key_without_what_stands_for_a_slash_is_all_of_it(void **state)
+a_renamed_file_without_an_encoded_slash_is_refused(void **state)
 {
     static const char renamed[] = "model@1@0@6@bfloat16";
     char from[400], to[400];
@@ -104,7 +104,7 @@ a_key_without_what_stands_for_a_slash_is_all_of_it(void **state)
 
 /* LMCache wrote over a file of kvtier in place. */
 static void
-a_file_that_nobody_can_read_is_deleted(void **state)
+an_unreadable_file_is_deleted(void **state)
 {
     char path[400];
 
@@ -226,7 +226,7 @@ expect_no_put(const char *tiers)
 }
 
 static void
-a_put_that_no_tier_takes_says_why(void **state)
+a_put_refused_by_all_tiers_names_the_reason(void **state)
 {
     (void)state;
     open_disk(NULL);
@@ -251,14 +251,14 @@ main(void)
         TEST(a_stat_returns_the_size),
         TEST(a_listed_key_is_taken_from_local_disk),
         TEST(a_listed_key_is_taken_from_s3),
-        TEST(a_key_without_what_stands_for_a_slash_is_all_of_it),
-        TEST(a_file_that_nobody_can_read_is_deleted),
+        TEST(a_renamed_file_without_an_encoded_slash_is_refused),
+        TEST(an_unreadable_file_is_deleted),
         TEST(a_copy_has_identity_and_tokens_of_the_chunk),
         TEST(a_copy_of_a_chunk_stored_by_key_is_bound_to_the_key),
         TEST(a_copy_needs_an_identity),
         TEST(a_get_from_s3_is_one_request),
         TEST(a_missing_bucket_is_no_missing_chunk),
-        TEST(a_put_that_no_tier_takes_says_why),
+        TEST(a_put_refused_by_all_tiers_names_the_reason),
     };
 
     if (!s3_server_start(&server, NULL)) {

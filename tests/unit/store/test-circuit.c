@@ -60,7 +60,7 @@ nothing_is_promised_or_read_while_reads_fail(void **state)
 }
 
 static void
-after_the_pause_an_answer_ends_it(void **state)
+a_success_after_the_pause_resumes_the_tier(void **state)
 {
     struct env *e = *state, bad;
 
@@ -249,7 +249,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(nothing_is_promised_or_read_while_reads_fail),
-        TEST(after_the_pause_an_answer_ends_it),
+        TEST(a_success_after_the_pause_resumes_the_tier),
         TEST(misses_and_damage_are_no_failures),
         TEST(writes_that_fail_pause_writes_alone),
         TEST(a_pause_of_garbage_is_none),

@@ -129,7 +129,7 @@ static const struct kvt__shape others[] = {
 #define N_OTHERS (sizeof others / sizeof *others)
 
 static void
-what_tells_another_geometry_is_not_found_and_stays(void **state)
+a_file_of_another_geometry_is_not_found_and_stays(void **state)
 {
     struct env *e = *state;
     bool verified;
@@ -150,7 +150,7 @@ what_tells_another_geometry_is_not_found_and_stays(void **state)
 
 /* Another program replaces the file after a probe. */
 static void
-what_tells_another_geometry_is_not_read_and_stays(void **state)
+a_file_of_another_geometry_is_not_read_and_stays(void **state)
 {
     struct env *e = *state;
     bool verified;
@@ -216,7 +216,7 @@ get_by_pool(struct memory *m, unsigned i, bool needs_id, bool *verified)
 }
 
 static void
-what_lies_in_memory_without_identity_is_a_miss(void **state)
+a_chunk_in_memory_without_identity_is_a_miss(void **state)
 {
     struct memory *m = *state;
     struct env *e = &m->e;
@@ -241,7 +241,7 @@ what_lies_in_memory_without_identity_is_a_miss(void **state)
 
 /* A GET with needs_id does not use the chunk in memory, and finds kvtier's chunk in the file. */
 static void
-what_storage_has_takes_its_place(void **state)
+the_chunk_in_storage_replaces_the_foreign_chunk_in_memory(void **state)
 {
     struct memory *m = *state;
     struct env *e = &m->e;
@@ -273,13 +273,13 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_file_that_was_written_over_is_a_miss_and_stays),
-        TEST(what_tells_another_geometry_is_not_found_and_stays),
-        TEST(what_tells_another_geometry_is_not_read_and_stays),
+        TEST(a_file_of_another_geometry_is_not_found_and_stays),
+        TEST(a_file_of_another_geometry_is_not_read_and_stays),
         TEST(half_has_two_numbers),
         TEST(a_leased_file_without_identity_is_not_replaced),
         TEST(a_put_replaces_a_file_without_identity),
-        MEMORY_TEST(what_lies_in_memory_without_identity_is_a_miss),
-        MEMORY_TEST(what_storage_has_takes_its_place),
+        MEMORY_TEST(a_chunk_in_memory_without_identity_is_a_miss),
+        MEMORY_TEST(the_chunk_in_storage_replaces_the_foreign_chunk_in_memory),
     };
 
     return cmocka_run_group_tests_name("chunks without identity", tests, NULL, NULL);

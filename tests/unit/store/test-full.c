@@ -248,7 +248,7 @@ a_part_of_the_file_system_stays_free_without_limit_only(void **state)
 }
 
 static void
-enospc_evicts_and_pauses_only_when_nothing_can_go(void **state)
+enospc_evicts_and_pauses_only_without_victims(void **state)
 {
     struct env *e = *state, full = *e;
 
@@ -421,7 +421,7 @@ a_chunk_that_replaces_an_old_one_is_not_evicted_first(void **state)
 /* LMCache wrote over files of kvtier in place: their names are in the index after a listing, but
  * no chunk is read from there. */
 static void
-files_that_nobody_can_read_are_evicted_too(void **state)
+unreadable_files_are_evicted(void **state)
 {
     struct env *e = *state;
     char path[600];
@@ -449,7 +449,7 @@ files_that_nobody_can_read_are_evicted_too(void **state)
 
 /* Another thread enters the chunk between the lookup and the claim. */
 static void
-a_probe_beside_a_store_of_the_same_chunk_finds_it(void **state)
+a_probe_during_a_store_of_the_chunk_hits(void **state)
 {
     struct env *e = *state;
     struct kvt__table *index = level_of(e)->index;
@@ -481,14 +481,14 @@ main(void)
         TEST(a_chunk_takes_one_place_of_a_full_index),
         TEST(the_store_shrinks_when_others_fill_the_disk),
         TEST(a_part_of_the_file_system_stays_free_without_limit_only),
-        TEST(enospc_evicts_and_pauses_only_when_nothing_can_go),
+        TEST(enospc_evicts_and_pauses_only_without_victims),
         TEST(a_chunk_that_is_being_evicted_is_not_replaced),
         TEST(an_overwriting_put_beside_an_eviction_is_not_promised),
-        TEST(a_probe_beside_a_store_of_the_same_chunk_finds_it),
+        TEST(a_probe_during_a_store_of_the_chunk_hits),
         TEST(a_put_replaces_a_leased_chunk_and_ends_the_lease),
         TEST(chunks_of_one_name_count_once),
         TEST(a_chunk_that_replaces_an_old_one_is_not_evicted_first),
-        TEST(files_that_nobody_can_read_are_evicted_too),
+        TEST(unreadable_files_are_evicted),
     };
 
     return cmocka_run_group_tests_name("store, full", tests, NULL, NULL);

@@ -92,7 +92,7 @@ a_second_worker_of_a_rank_is_refused_while_the_first_lives(void **state)
 }
 
 static void
-directories_of_a_killed_engine_go_when_another_starts(void **state)
+the_next_engine_removes_directories_of_a_killed_engine(void **state)
 {
     struct kvt__instance dead, next;
     int pipe_fds[2];
@@ -161,7 +161,7 @@ main(void)
         cmocka_unit_test(both_roles_find_one_directory_and_the_last_removes_it),
         cmocka_unit_test(ranks_and_engines_have_directories_of_their_own),
         cmocka_unit_test(a_second_worker_of_a_rank_is_refused_while_the_first_lives),
-        cmocka_unit_test(directories_of_a_killed_engine_go_when_another_starts),
+        cmocka_unit_test(the_next_engine_removes_directories_of_a_killed_engine),
         cmocka_unit_test(a_forked_child_is_no_worker),
     };
 

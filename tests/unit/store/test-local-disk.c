@@ -89,7 +89,7 @@ set_age(const struct env *e, unsigned i, time_t seconds)
 /* ----------------------------------------------------------------- put and get */
 
 static void
-what_is_put_lies_under_lmcaches_name_and_is_got(void **state)
+a_chunk_is_stored_under_lmcaches_name_and_read(void **state)
 {
     struct env *e = *state;
 
@@ -203,7 +203,7 @@ a_put_over_an_orphan_counts_once(void **state)
 
 /* The index calls the model test/model, the files test-model. */
 static void
-a_scan_meets_what_the_index_knows_and_enters_nothing_twice(void **state)
+a_listing_of_indexed_files_enters_nothing_twice(void **state)
 {
     struct env *e = *state;
 
@@ -227,7 +227,7 @@ a_scan_meets_what_the_index_knows_and_enters_nothing_twice(void **state)
 /* ---------------------------------------------------------------------- damage */
 
 static void
-check_gone(struct env *e, unsigned i)
+check_removed(struct env *e, unsigned i)
 {
     assert_int_equal(get(e, i), -EBADMSG);
     assert_int_equal(n_warnings, 1);
@@ -250,7 +250,7 @@ a_file_cut_off_is_a_miss_and_removed(void **state)
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         (void)put(e, 1);
         assert_int_equal(truncate(path, sizes[i]), 0);
-        check_gone(e, 1);
+        check_removed(e, 1);
     }
     kvt__store_close(e->store); /* the first half of a file of LMCache */
     write_orphan(e, 2, BYTES / 2);
@@ -269,7 +269,7 @@ a_file_of_lmcache_cut_under_the_index_is_a_miss_and_removed(void **state)
     assert_int_equal(probe(e, 1), 0);
     disk_path(e, 1, path, sizeof path);
     assert_int_equal(truncate(path, BYTES / 2), 0);
-    check_gone(e, 1);
+    check_removed(e, 1);
 }
 
 static void
@@ -283,7 +283,7 @@ a_flipped_byte_is_a_miss_and_removed(void **state)
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         (void)put(e, 1);
         flip_byte(path, places[i]);
-        check_gone(e, 1);
+        check_removed(e, 1);
     }
 }
 
@@ -352,7 +352,7 @@ open_both(struct env *e, const char *one, const char *two)
 }
 
 static bool
-lies(const struct env *e, const char *name)
+file_exists(const struct env *e, const char *name)
 {
     char path[600];
 
@@ -371,7 +371,7 @@ local_disk_comes_before_remote_stores_and_both_are_written(void **state)
     open_both(e, NULL, NULL);
     assert_string_equal(e->store->levels[0].tier->ops->name, "local_disk");
     assert_int_equal(put(e, 1), 0);
-    assert_true(lies(e, IN_DISK) && lies(e, IN_FS));
+    assert_true(file_exists(e, IN_DISK) && file_exists(e, IN_FS));
 }
 
 static void
@@ -382,7 +382,7 @@ store_location_is_the_only_one_that_is_written(void **state)
 
     open_both(e, "store_location=RemoteBackend", NULL);
     assert_int_equal(put(e, 1), 0);
-    assert_true(!lies(e, IN_DISK) && lies(e, IN_FS));
+    assert_true(!file_exists(e, IN_DISK) && file_exists(e, IN_FS));
     assert_int_equal(get(e, 1), 0);
     key = key_of(e, 1);
     assert_true(kvt__store_touch(e->store, &key));
@@ -391,14 +391,14 @@ store_location_is_the_only_one_that_is_written(void **state)
     key = key_of(e, 1);
     assert_false(kvt__store_touch(e->store, &key));
     assert_int_equal(put(e, 1), 0);
-    assert_true(lies(e, IN_DISK));
+    assert_true(file_exists(e, IN_DISK));
     open_both(e, "store_location=LocalCPUBackend", NULL);
     assert_int_equal(put(e, 2), -EEXIST);
     assert_false(find(e, 2));
 }
 
 static void
-only_retrieve_locations_are_asked(void **state)
+only_retrieve_locations_are_probed(void **state)
 {
     struct env *e = *state;
 
@@ -429,7 +429,7 @@ a_plugin_is_named_with_its_instance(void **state)
              e->dir.path);
     e->store = open_store(e, disk, NULL, more);
     assert_int_equal(put(e, 1), 0);
-    assert_true(!lies(e, IN_DISK) && lies(e, IN_FS));
+    assert_true(!file_exists(e, IN_DISK) && file_exists(e, IN_FS));
 }
 
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
@@ -438,13 +438,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_is_put_lies_under_lmcaches_name_and_is_got),
+        TEST(a_chunk_is_stored_under_lmcaches_name_and_read),
         TEST(a_restart_keeps_index_and_recency),
         TEST(orphans_of_lmcache_are_found_and_counted),
         TEST(orphans_are_evicted_oldest_first_and_nothing_else),
         TEST(a_start_over_more_files_than_fit_counts_all_and_makes_room),
         TEST(a_put_over_an_orphan_counts_once),
-        TEST(a_scan_meets_what_the_index_knows_and_enters_nothing_twice),
+        TEST(a_listing_of_indexed_files_enters_nothing_twice),
         TEST(a_file_cut_off_is_a_miss_and_removed),
         TEST(a_file_of_lmcache_cut_under_the_index_is_a_miss_and_removed),
         TEST(a_flipped_byte_is_a_miss_and_removed),
@@ -453,7 +453,7 @@ main(void)
         TEST(without_a_size_local_disk_is_off),
         TEST(local_disk_comes_before_remote_stores_and_both_are_written),
         TEST(store_location_is_the_only_one_that_is_written),
-        TEST(only_retrieve_locations_are_asked),
+        TEST(only_retrieve_locations_are_probed),
         TEST(a_plugin_is_named_with_its_instance),
     };
 

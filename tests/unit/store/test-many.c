@@ -52,7 +52,7 @@ on_end(struct kvt__store_req *req)
 
 /* Lease and unlease a chunk, or call another function that is no request. */
 static void
-look(const struct one *one, unsigned kind)
+run_other_call(const struct one *one, unsigned kind)
 {
     struct kvt__chunk_key key = kvt__request_key(&one->req);
     enum kvt__where where = (enum kvt__where)(one->number % (KVT__READ_FIRST + 1));
@@ -103,7 +103,7 @@ submit_many(void *arg)
             .tokens = 256, .is_full = true, .shape = shape_of_all, .bytes = BYTES,
             .on_done = on_end };
         if (kind < 4) {
-            look(one, kind);
+            run_other_call(one, kind);
             free(one);
             continue;
         }

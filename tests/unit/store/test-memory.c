@@ -225,7 +225,7 @@ a_chunk_larger_than_the_memory_evicts_nothing(void **state)
 }
 
 static void *
-use(void *arg)
+run_requests(void *arg)
 {
     struct memory *m = arg;
     struct kvt__store_req req;
@@ -254,7 +254,7 @@ threads_see_whole_chunks_and_leak_no_slot(void **state)
     void *n_bad;
 
     for (int i = 0; i < 4; i++)
-        assert_int_equal(pthread_create(&threads[i], NULL, use, *state), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, run_requests, *state), 0);
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], &n_bad);
         assert_ptr_equal(n_bad, NULL);
@@ -480,7 +480,7 @@ a_scheduler_finds_and_leases_the_chunks_of_a_worker(void **state)
 }
 
 static void
-the_memory_of_a_worker_that_ended_is_gone(void **state)
+the_memory_of_an_ended_worker_is_unmapped(void **state)
 {
     struct memory *m = *state;
     struct env scheduler = open_scheduler(m);
@@ -544,7 +544,7 @@ main(void)
         MEMORY_TEST(a_search_deletes_no_other_programs_object),
         MEMORY_TEST(a_private_index_guarantees_nothing),
         WORKER(a_scheduler_finds_and_leases_the_chunks_of_a_worker),
-        WORKER(the_memory_of_a_worker_that_ended_is_gone),
+        WORKER(the_memory_of_an_ended_worker_is_unmapped),
         WORKER(slots_of_a_garbage_index_are_released),
     };
 

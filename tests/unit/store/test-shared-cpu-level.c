@@ -275,7 +275,7 @@ look(const struct shared *s)
 }
 
 static void
-a_look_reports_the_memory_or_the_room(void **state)
+the_check_reports_the_memory_or_the_free_space(void **state)
 {
     struct shared *s = *state;
     struct reports r = look(s);
@@ -296,7 +296,7 @@ a_look_reports_the_memory_or_the_room(void **state)
 }
 
 static void
-a_look_reports_missing_room(void **state)
+the_check_reports_missing_space(void **state)
 {
     struct shared *s = *state;
 
@@ -320,8 +320,8 @@ main(void)
         SHARED_TEST(deleted_directory_is_made_again),
         SHARED_TEST(failed_renewal_is_tried_again),
         SHARED_TEST(a_close_leaves_no_descriptor),
-        SHARED_TEST(a_look_reports_the_memory_or_the_room),
-        SHARED_TEST(a_look_reports_missing_room),
+        SHARED_TEST(the_check_reports_the_memory_or_the_free_space),
+        SHARED_TEST(the_check_reports_missing_space),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

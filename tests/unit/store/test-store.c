@@ -6,7 +6,7 @@
 /* ------------------------------------------------------------- put and get */
 
 static void
-what_is_put_is_found_and_got(void **state)
+a_stored_chunk_is_found_and_read(void **state)
 {
     struct env *e = *state;
 
@@ -21,7 +21,7 @@ what_is_put_is_found_and_got(void **state)
 }
 
 static void
-what_is_there_is_not_put_again(void **state)
+a_stored_chunk_is_not_stored_again(void **state)
 {
     struct env *e = *state;
 
@@ -32,7 +32,7 @@ what_is_there_is_not_put_again(void **state)
 }
 
 static void
-a_restart_finds_it_with_its_index_and_a_probe_without(void **state)
+a_restart_finds_chunks_with_an_index_and_a_probe_without(void **state)
 {
     struct env *e = *state;
 
@@ -49,7 +49,7 @@ a_restart_finds_it_with_its_index_and_a_probe_without(void **state)
 }
 
 static void
-spaces_with_a_layout_tag_lie_in_kvtier(void **state)
+spaces_with_a_layout_tag_are_in_the_directory_kvtier(void **state)
 {
     struct env *e = *state;
     char path[600];
@@ -85,7 +85,7 @@ check_damaged(struct env *e, unsigned i)
 }
 
 static void
-a_damaged_file_is_told_once_and_removed(void **state)
+a_damaged_file_is_reported_once_and_removed(void **state)
 {
     static const off_t places[] = { 0, 28, 2000, 28 + BYTES - 1, 28 + BYTES,
                                     28 + BYTES + 30, 28 + BYTES + 63 };
@@ -101,7 +101,7 @@ a_damaged_file_is_told_once_and_removed(void **state)
 }
 
 static void
-a_truncated_file_is_told_once_and_removed(void **state)
+a_truncated_file_is_reported_once_and_removed(void **state)
 {
     static const off_t sizes[] = { 0, 1, 27, 28, 64, 3000, BYTES, BYTES + 28,
                                    BYTES + 64, BYTES + 91 };
@@ -214,7 +214,7 @@ files_of_lmcache_are_served_unverified(void **state)
 }
 
 static void
-refuse_unverified_takes_only_what_carries_a_checksum(void **state)
+refuse_unverified_loads_only_chunks_with_a_checksum(void **state)
 {
     static const char *const settings[] = { "refuse_unverified=true", NULL };
     struct env *e = *state;
@@ -280,7 +280,7 @@ flipped_bits_are_caught_on_both_ways(void **state)
 }
 
 static void
-what_null_forgot_is_a_miss(void **state)
+a_chunk_of_the_null_tier_is_a_miss(void **state)
 {
     struct env *e = *state;
 
@@ -416,7 +416,7 @@ a_request_by_key_takes_any_memory(void **state)
 }
 
 static void
-an_object_deleted_between_look_and_read_is_missing(void **state)
+an_object_deleted_between_probe_and_read_is_a_miss(void **state)
 {
     struct env *e = *state;
     struct kvt__tier *tier = e->store->levels[0].tier;
@@ -440,23 +440,23 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_is_put_is_found_and_got),
-        TEST(what_is_there_is_not_put_again),
-        TEST(a_restart_finds_it_with_its_index_and_a_probe_without),
-        TEST(spaces_with_a_layout_tag_lie_in_kvtier),
-        TEST(a_damaged_file_is_told_once_and_removed),
-        TEST(a_truncated_file_is_told_once_and_removed),
+        TEST(a_stored_chunk_is_found_and_read),
+        TEST(a_stored_chunk_is_not_stored_again),
+        TEST(a_restart_finds_chunks_with_an_index_and_a_probe_without),
+        TEST(spaces_with_a_layout_tag_are_in_the_directory_kvtier),
+        TEST(a_damaged_file_is_reported_once_and_removed),
+        TEST(a_truncated_file_is_reported_once_and_removed),
         TEST(a_deleted_file_is_a_miss_and_forgotten),
         TEST(a_later_chunk_replaces_the_chunk_of_equal_name),
         TEST(tags_are_a_part_of_the_name),
         TEST(files_of_lmcache_are_served_unverified),
-        TEST(refuse_unverified_takes_only_what_carries_a_checksum),
+        TEST(refuse_unverified_loads_only_chunks_with_a_checksum),
         TEST(a_failed_write_leaves_nothing_and_costs_nothing),
         TEST(a_request_by_key_takes_any_memory),
-        TEST(an_object_deleted_between_look_and_read_is_missing),
+        TEST(an_object_deleted_between_probe_and_read_is_a_miss),
         TEST(a_failed_read_forgets_nothing),
         TEST(flipped_bits_are_caught_on_both_ways),
-        TEST(what_null_forgot_is_a_miss),
+        TEST(a_chunk_of_the_null_tier_is_a_miss),
         TEST(requests_on_many_threads_end_once_each),
         cmocka_unit_test(without_any_tier_the_open_fails),
         TEST(a_file_evicted_after_its_probe_enters_no_index),

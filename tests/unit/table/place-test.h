@@ -145,7 +145,7 @@ shm_file(const struct dir *d)
 }
 
 static inline void
-poke(const struct dir *d, off_t at, const void *bytes, size_t n)
+overwrite_bytes(const struct dir *d, off_t at, const void *bytes, size_t n)
 {
     int fd = openat(d->shm_fd, shm_file(d), O_RDWR | O_CLOEXEC);
 

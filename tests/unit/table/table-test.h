@@ -81,7 +81,7 @@ find(struct kvt__table *t, uint64_t n, struct kvt__record *out)
 
 /* Return the record of the chunk's READY entry. */
 static inline struct kvt__record
-seen(struct kvt__table *t, uint64_t n)
+ready_record(struct kvt__table *t, uint64_t n)
 {
     struct kvt__name name = name_of(n);
     struct kvt__record r;

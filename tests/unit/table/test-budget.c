@@ -12,7 +12,7 @@ list_bytes(struct kvt__table *t, uint32_t flags, uint64_t bytes)
 
     assert_int_equal(kvt__table_enter(t, &name, &record, TEXT), -EEXIST);
     recount(t);
-    return seen(t, 1).bytes;
+    return ready_record(t, 1).bytes;
 }
 
 static void
@@ -24,7 +24,7 @@ a_listed_object_corrects_the_bytes_of_its_entry(void **state)
     (void)state;
     assert_int_equal(store(t, 1, 100), 0);
     assert_int_equal(store(t, 2, 100), 0);
-    uint64_t word = seen(t, 1).word;
+    uint64_t word = ready_record(t, 1).word;
     assert_int_equal(list_bytes(t, 0, 30), 100);
     assert_int_equal(list_bytes(t, KVT__TABLE_FOUND, 30), 30);
     assert_int_equal(used(t), 130);
@@ -33,7 +33,7 @@ a_listed_object_corrects_the_bytes_of_its_entry(void **state)
     assert_int_equal(store(t, 3, 10), -ENOSPC);
     assert_int_equal(list_bytes(t, KVT__TABLE_FOUND, 0), 0);
     assert_int_equal(used(t), 100);
-    r = seen(t, 1);
+    r = ready_record(t, 1);
     assert_true(r.word == word && !(r.flags & KVT__TABLE_UNREAD));
     assert_int_equal(kvt__table_forget(t, &r, false), 0);
     assert_int_equal(used(t), 100);
@@ -55,7 +55,7 @@ eviction_is_for_the_version_that_was_seen(void **state)
     assert_int_equal(kvt__table_forget(t, &beyond, true), -ENOENT);
     assert_true(tb_is_usable(t));
     assert_int_equal(store(t, 1, 100), 0);
-    r = seen(t, 1);
+    r = ready_record(t, 1);
     assert_int_equal(kvt__table_evict(t, &r, false, &c), 0);
     assert_false(find(t, 1, NULL));
     assert_int_equal(kvt__table_evict(t, &r, false, &d), -ENOENT);
@@ -64,15 +64,15 @@ eviction_is_for_the_version_that_was_seen(void **state)
     assert_true(find(t, 1, NULL));
     assert_int_equal(kvt__table_evict(t, &r, false, &c), -ENOENT);
     assert_int_equal(kvt__table_forget(t, &r, true), -ENOENT);
-    r = seen(t, 1);
+    r = ready_record(t, 1);
     assert_int_equal(kvt__table_evict(t, &r, false, &c), 0);
     kvt__table_evicted(t, &c);
     assert_false(find(t, 1, NULL));
     assert_int_equal(used(t), 0);
     recount(t);
     assert_int_equal(store(t, 1, 100), 0);
-    assert_int_equal(seen(t, 1).entry, r.entry); /* the free list gives the entry again */
-    assert_true(seen(t, 1).word != r.word);
+    assert_int_equal(ready_record(t, 1).entry, r.entry); /* the free list gives the entry again */
+    assert_true(ready_record(t, 1).word != r.word);
     recount(t);
     kvt__table_close(t);
 }
@@ -87,7 +87,7 @@ forget_frees_the_entry(void **state)
     for (uint64_t i = 0; i < 3000; i++)
         assert_int_equal(store(t, i, 10), 0);
     for (uint64_t i = 0; i < 3000; i += 2) {
-        r = seen(t, i);
+        r = ready_record(t, i);
         assert_int_equal(kvt__table_forget(t, &r, false), 0);
     }
     struct kvt__name many[100];
@@ -115,7 +115,7 @@ a_forgotten_entry_makes_room(void **state)
 
     (void)state;
     assert_int_equal(store(t, 1, 100), 0);
-    victim = seen(t, 1);
+    victim = ready_record(t, 1);
     assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), -ENOSPC);
     assert_int_equal(kvt__table_forget(t, &victim, false), 0);
     assert_false(find(t, 1, NULL));
@@ -188,7 +188,7 @@ an_entry_is_a_victim_unless_claimed_or_leased(void **state)
 
     (void)state;
     assert_int_equal(store(t, 1, 10), 0);
-    r = seen(t, 1);
+    r = ready_record(t, 1);
     assert_true(kvt__table_is_victim(t, r.entry, &out));
     assert_true(out.entry == r.entry && out.word == r.word && out.recency_ns == r.recency_ns);
     assert_false(kvt__table_is_victim(t, r.entry + 1, &out));
@@ -232,13 +232,13 @@ an_unread_entry_is_identified_in_a_full_budget(void **state)
     assert_int_equal(kvt__table_enter(t, &name, &unread, TEXT), 0);
     assert_int_equal(kvt__table_enter(t, &name, &unread, TEXT), -EEXIST);
     assert_false(find(t, 1, NULL));
-    assert_int_equal(seen(t, 1).flags, KVT__TABLE_UNREAD);
+    assert_int_equal(ready_record(t, 1).flags, KVT__TABLE_UNREAD);
     kvt__table_get_totals(t, &totals);
     assert_int_equal(totals.n_unread, 1);
     assert_int_equal(kvt__table_enter(t, &name, &more, TEXT), -ENOSPC);
     assert_int_equal(kvt__table_enter(t, &name, &known, TEXT), 0);
     assert_true(find(t, 1, NULL));
-    assert_int_equal(seen(t, 1).flags, 0);
+    assert_int_equal(ready_record(t, 1).flags, 0);
     kvt__table_get_totals(t, &totals);
     assert_int_equal(totals.n_unread, 0);
     assert_int_equal(totals.used_bytes, 100);
@@ -277,7 +277,7 @@ a_full_table_is_no_space(void **state)
         assert_int_equal(store(t, i, 10), 0);
     assert_int_equal(store(t, TB_MIN_HEADS, 10), -ENOSPC);
     recount(t);
-    r = seen(t, 7);
+    r = ready_record(t, 7);
     assert_int_equal(kvt__table_forget(t, &r, false), 0);
     assert_int_equal(store(t, TB_MIN_HEADS, 10), 0);
     assert_int_equal(store(t, 7, 10), -ENOSPC);

@@ -94,7 +94,7 @@ replacement_is_a_use(void **state)
     assert_int_equal(kvt__table_enter(t, &name, &old, TEXT), 0);
     assert_int_equal(claim_n(t, 1, 2, 70, &c), 0);
     assert_true(kvt__table_publish(t, &c));
-    assert_true(seen(t, 1).recency_ns > 4096);
+    assert_true(ready_record(t, 1).recency_ns > 4096);
     kvt__table_close(t);
 }
 
@@ -111,11 +111,11 @@ an_abort_keeps_an_unread_entry_unread(void **state)
     assert_int_equal(kvt__table_enter(t, &name, &unread, TEXT), 0);
     assert_int_equal(claim_n(t, 1, 1, 7, &c), 0);
     kvt__table_abort(t, &c);
-    assert_int_equal(seen(t, 1).flags, KVT__TABLE_UNREAD);
-    struct kvt__record r = seen(t, 1);
+    assert_int_equal(ready_record(t, 1).flags, KVT__TABLE_UNREAD);
+    struct kvt__record r = ready_record(t, 1);
     assert_int_equal(kvt__table_evict(t, &r, false, &c), 0);
     kvt__table_abort(t, &c);
-    assert_int_equal(seen(t, 1).flags, KVT__TABLE_UNREAD);
+    assert_int_equal(ready_record(t, 1).flags, KVT__TABLE_UNREAD);
     kvt__table_get_totals(t, &totals);
     assert_int_equal(totals.n_unread, 1);
     recount(t);
@@ -144,7 +144,7 @@ an_overwriting_claim_replaces_any_entry(void **state)
     assert_int_equal(kvt__table_claim(t, &name, &record, TEXT, &c), 0);
     assert_true(kvt__table_publish(t, &c));
     assert_int_equal(used(t), 70);
-    assert_int_equal(seen(t, 1).flags, 0);
+    assert_int_equal(ready_record(t, 1).flags, 0);
     recount(t);
     kvt__table_close(t);
 }
@@ -197,7 +197,7 @@ too_many_claims_are_refused(void **state)
     for (uint64_t i = 0; i < TB_N_CLAIMS; i++)
         assert_int_equal(claim_n(t, i, i, 1, &claims[i]), 0);
     assert_int_equal(claim_n(t, TB_N_CLAIMS + 1, 1, 1, &c), -EAGAIN);
-    r = seen(t, TB_N_CLAIMS);
+    r = ready_record(t, TB_N_CLAIMS);
     assert_int_equal(kvt__table_evict(t, &r, true, &c), -EAGAIN);
     assert_int_equal(kvt__table_forget(t, &r, true), -EAGAIN);
     recount(t);

@@ -98,7 +98,7 @@ an_entry_is_read_by_number(void **state)
 
     (void)state;
     assert_int_equal(store(t, 1, 10), 0);
-    r = seen(t, 1);
+    r = ready_record(t, 1);
     assert_true(kvt__table_read(t, r.entry, &again) && again.word == r.word);
     assert_true(kvt__table_is_used(t, r.entry) && kvt__table_is_unchanged(t, r.entry, r.word));
     assert_int_equal(kvt__table_evict(t, &r, false, &claim), 0);
@@ -223,7 +223,7 @@ a_forked_child_finds_nothing(void **state)
 
     (void)state;
     assert_int_equal(store(t, 1, 10), 0);
-    struct kvt__record r = seen(t, 1), out[8];
+    struct kvt__record r = ready_record(t, 1), out[8];
     assert_int_equal(claim_n(t, 2, 2, 10, &c), 0);
     pid_t child = fork();
     if (!child) {

@@ -38,7 +38,7 @@ open_guarded(void)
     for (uint64_t i = 0; i < N_CHUNKS; i++)
         assert_int_equal(store(t, i, 10), 0);
     for (uint64_t i = 0; i < N_CHUNKS; i += 4) {
-        struct kvt__record r = seen(t, i);
+        struct kvt__record r = ready_record(t, i);
         assert_int_equal(kvt__table_forget(t, &r, false), 0);
     }
     return t;
@@ -140,7 +140,7 @@ a_free_list_with_an_entry_in_use(void **state)
     struct kvt__table *t = open_guarded();
 
     (void)state;
-    t->header->free = seen(t, 1).entry;
+    t->header->free = ready_record(t, 1).entry;
     assert_int_equal(store(t, 1000, 10), -ESTALE);
     expect_replaced(t);
 }
@@ -160,8 +160,8 @@ chains_that_end_elsewhere(void **state)
     (void)state;
     for (unsigned i = 0; i < 4; i++) {
         struct kvt__table *t = open_guarded();
-        uint32_t entry = seen(t, 1).entry, *head = head_of(t, 1);
-        struct kvt__record r = seen(t, 1);
+        uint32_t entry = ready_record(t, 1).entry, *head = head_of(t, 1);
+        struct kvt__record r = ready_record(t, 1);
         const uint32_t ends[] = { TB_NONE, TB_END, TB_MIN_HEADS, entry };
 
         if (i == 3)
@@ -190,7 +190,7 @@ counts_that_are_too_low(void **state)
     (void)state;
     for (unsigned i = 0; i < 4; i++) {
         struct kvt__table *t = open_guarded();
-        struct kvt__record r = seen(t, 1);
+        struct kvt__record r = ready_record(t, 1);
         uint64_t *counts[] = { &t->header->n_entries, &t->header->used_bytes,
                                &t->header->n_unread, NULL };
 
@@ -233,7 +233,7 @@ static void
 a_form_of_no_hash_is_a_miss(void **state)
 {
     struct kvt__table *t = open_guarded();
-    struct kvt__record r = seen(t, 1);
+    struct kvt__record r = ready_record(t, 1);
 
     (void)state;
     t->cold[r.entry].packed |= UINT64_C(3) << 62;
@@ -263,7 +263,7 @@ scribble(struct kvt__table *t, uint64_t random)
     } parts[] = {
         { &t->header->lock, 128 }, { &t->header->lock, 128 },
         { t->header->redo, 256 }, { t->owners, 64 }, { t->claims, 64 },
-        { t->spaces, 4096 }, { &t->spaces[seen(t, 1).space], 64 },
+        { t->spaces, 4096 }, { &t->spaces[ready_record(t, 1).space], 64 },
         { head_of(t, 1), 4 }, { t->heads, 4096 },
         { t->hot, N_CHUNKS * sizeof *t->hot }, { t->hot, N_CHUNKS * sizeof *t->hot },
         { t->cold, N_CHUNKS * sizeof *t->cold },

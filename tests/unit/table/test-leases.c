@@ -64,7 +64,7 @@ hold(struct kvt__table *t, uint64_t n, int64_t ns)
 static bool
 is_evictable(struct kvt__table *t, uint64_t n)
 {
-    struct kvt__record r = seen(t, n);
+    struct kvt__record r = ready_record(t, n);
     struct kvt__claim c;
     int err = kvt__table_evict(t, &r, false, &c);
 
@@ -79,7 +79,7 @@ is_evictable(struct kvt__table *t, uint64_t n)
 static void
 expire(struct kvt__table *t, uint64_t n)
 {
-    uint32_t *lease = &t->hot[seen(t, n).entry].lease;
+    uint32_t *lease = &t->hot[ready_record(t, n).entry].lease;
     uint32_t ended = (uint32_t)((kvt__now_ns() - HOUR_NS) / KVT__NS_PER_S);
 
     *lease = ended << TB_LEASE_END | (*lease & ((1u << TB_LEASE_END) - 1));
@@ -121,7 +121,7 @@ a_lease_stops_eviction_replacement_and_victims(void **state)
     assert_int_equal(kvt__table_victims(t, NULL, NULL, out, 8), 1);
     assert_true(lease(t, 1, HOUR_NS));
     assert_int_equal(kvt__table_victims(t, NULL, NULL, out, 8), 0);
-    r = seen(t, 1);
+    r = ready_record(t, 1);
     assert_int_equal(kvt__table_forget(t, &r, false), -EBUSY);
     assert_int_equal(claim_n(t, 1, 2, 10, &c), -EBUSY);
     assert_true(find(t, 1, NULL));
@@ -129,12 +129,12 @@ a_lease_stops_eviction_replacement_and_victims(void **state)
     recount(t);
     assert_int_equal(kvt__table_evict(t, &r, true, &c), 0);
     kvt__table_abort(t, &c);
-    r = seen(t, 1);
+    r = ready_record(t, 1);
     assert_int_equal(kvt__table_forget(t, &r, true), 0);
     recount(t);
     /* The next chunk of the entry has no lease. */
     assert_int_equal(store(t, 3, 10), 0);
-    assert_int_equal(seen(t, 3).entry, r.entry);
+    assert_int_equal(ready_record(t, 3).entry, r.entry);
     assert_true(is_evictable(t, 3));
     kvt__table_close(t);
 }
@@ -142,7 +142,7 @@ a_lease_stops_eviction_replacement_and_victims(void **state)
 static void
 forget(struct kvt__table *t, uint64_t n, bool force)
 {
-    struct kvt__record r = seen(t, n);
+    struct kvt__record r = ready_record(t, n);
 
     assert_int_equal(kvt__table_forget(t, &r, force), 0);
 }
@@ -161,7 +161,7 @@ the_end_of_a_void_lease_ends_no_other(void **state)
         assert_true(kvt__table_has_lease(t, &old));
         forget(t, 1, true);
         assert_int_equal(store(t, 1, 10), 0);
-        assert_int_equal(seen(t, 1).entry, old.entry);
+        assert_int_equal(ready_record(t, 1).entry, old.entry);
         assert_false(kvt__table_has_lease(t, &old));
         assert_true(lease(t, 1, HOUR_NS));
         kvt__table_unlease(t, &old);
@@ -410,8 +410,8 @@ each_order_has_its_victim(void **state)
         touch(t, 9);
         touch(t, 9);
         assert_int_equal(best_victim(t), rows[i].after);
-        assert_int_equal(seen(t, 9).n_uses, 3);
-        assert_int_equal(seen(t, 9).recency_ns == 40960 * KVT__NS_PER_S,
+        assert_int_equal(ready_record(t, 9).n_uses, 3);
+        assert_int_equal(ready_record(t, 9).recency_ns == 40960 * KVT__NS_PER_S,
                          rows[i].order == KVT__EVICT_FIFO);
         kvt__table_close(t);
     }
@@ -426,9 +426,9 @@ uses_are_counted_to_4095(void **state)
     (void)state;
     for (unsigned i = 0; i < 5000; i++)
         touch(t, 3);
-    assert_int_equal(seen(t, 3).n_uses, 4095);
+    assert_int_equal(ready_record(t, 3).n_uses, 4095);
     assert_true(lease(t, 4, HOUR_NS)); /* a use too */
-    assert_int_equal(seen(t, 4).n_uses, 7);
+    assert_int_equal(ready_record(t, 4).n_uses, 7);
     kvt__table_close(t);
 }
 
@@ -448,7 +448,7 @@ suits_and_changes(void *ctx, const struct kvt__record *record)
     (void)record;
     if (++m->n_asked != 10)
         return true;
-    struct kvt__record oldest = seen(m->t, 0);
+    struct kvt__record oldest = ready_record(m->t, 0);
 
     if (m->what == IS_CLAIMED) {
         assert_int_equal(kvt__table_evict(m->t, &oldest, false, &m->claim), 0);
@@ -457,7 +457,7 @@ suits_and_changes(void *ctx, const struct kvt__record *record)
     } else {
         assert_int_equal(kvt__table_forget(m->t, &oldest, false), 0);
         assert_int_equal(store(m->t, 100, 10), 0);
-        assert_int_equal(seen(m->t, 100).entry, oldest.entry);
+        assert_int_equal(ready_record(m->t, 100).entry, oldest.entry);
     }
     return true;
 }
@@ -474,7 +474,7 @@ a_search_chooses_again_if_its_choice_has_changed(void **state)
         struct kvt__record out;
 
         assert_int_equal(kvt__table_victims(m.t, suits_and_changes, &m, &out, 1), 1);
-        assert_int_equal(out.entry, seen(m.t, 1).entry);
+        assert_int_equal(out.entry, ready_record(m.t, 1).entry);
         if (what == IS_CLAIMED)
             kvt__table_abort(m.t, &m.claim);
         kvt__table_close(m.t);
@@ -492,7 +492,7 @@ samples_cover_a_large_table(void **state)
     for (uint64_t i = 0; i < 2560; i++)
         assert_int_equal(store(t, i, 10), 0);
     for (uint64_t i = 0; i < 2560; i += 257) {
-        uint64_t *recency = &t->cold[seen(t, i).entry].recency;
+        uint64_t *recency = &t->cold[ready_record(t, i).entry].recency;
         uint64_t old = *recency;
         bool found = false;
 
@@ -518,10 +518,10 @@ the_only_chunk_of_many_entries_is_a_victim(void **state)
     for (uint64_t i = 0; i < 20000; i++)
         assert_int_equal(store(t, i, 10), 0);
     for (uint64_t i = 0; i < 20000; i++) {
-        r = seen(t, i);
+        r = ready_record(t, i);
         assert_true(i == 12345 || !kvt__table_forget(t, &r, false));
     }
-    r = seen(t, 12345);
+    r = ready_record(t, 12345);
     for (uint32_t hand = r.entry - 200; hand < r.entry + 200; hand++) {
         t->header->next_sample = hand;
         assert_int_equal(kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS), 1);
@@ -535,7 +535,7 @@ the_only_chunk_of_many_entries_is_a_victim(void **state)
 /* The clock was set back by a year: chunks with an older use do not look younger than all other
  * chunks for a year. */
 static void
-times_of_the_future_become_now(void **state)
+future_times_become_the_current_time(void **state)
 {
     struct kvt__table *t = open_table(0, 0);
     struct kvt__record out[KVT__TABLE_VICTIMS];
@@ -550,13 +550,13 @@ times_of_the_future_become_now(void **state)
         assert_int_equal(kvt__table_enter(t, &name, &r, TEXT), 0);
     }
     (void)kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS);
-    assert_true(seen(t, 0).recency_ns <= kvt__wall_ns());
-    assert_int_equal(seen(t, 0).n_uses, 7);
+    assert_true(ready_record(t, 0).recency_ns <= kvt__wall_ns());
+    assert_int_equal(ready_record(t, 0).n_uses, 7);
     wait_for_tick();
     assert_int_equal(store(t, 100, 10), 0);
     assert_int_equal(kvt__table_victims(t, NULL, NULL, out, KVT__TABLE_VICTIMS), 8);
     for (unsigned i = 0; i < 8; i++)
-        assert_true(out[i].entry != seen(t, 100).entry);
+        assert_true(out[i].entry != ready_record(t, 100).entry);
     kvt__table_close(t);
 }
 
@@ -599,7 +599,7 @@ main(void)
         cmocka_unit_test(a_search_chooses_again_if_its_choice_has_changed),
         cmocka_unit_test(samples_cover_a_large_table),
         cmocka_unit_test(the_only_chunk_of_many_entries_is_a_victim),
-        cmocka_unit_test(times_of_the_future_become_now),
+        cmocka_unit_test(future_times_become_the_current_time),
         cmocka_unit_test(a_pause_ends),
     };
 

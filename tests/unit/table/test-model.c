@@ -239,7 +239,7 @@ explore(const struct scenario *s)
     }
     for (uint64_t i = 10000; judge->header->n_entries < (s->splits ? TB_MIN_HEADS : 4); i++)
         assert_int_equal(store(judge, i, 10), 0);
-    struct kvt__record r = seen(judge, 10000);
+    struct kvt__record r = ready_record(judge, 10000);
     assert_int_equal(kvt__table_forget(judge, &r, false), 0);
     assert_int_equal(store(judge, 9999, 10), 0);
     for (int i = 0; i < MAX_PROCS; i++) {
@@ -282,7 +282,7 @@ two_writers_of_one_name(void **state)
 }
 
 static void
-a_writer_that_may_die_beside_another(void **state)
+a_writer_that_may_die_and_another_writer(void **state)
 {
     (void)state;
     explore(&(struct scenario){ .proc = { { STORE, 0 }, { STORE, 0 } },
@@ -292,7 +292,7 @@ a_writer_that_may_die_beside_another(void **state)
 }
 
 static void
-a_replacement_that_may_die_beside_a_writer(void **state)
+a_replacement_that_may_die_and_a_writer(void **state)
 {
     (void)state;
     explore(&(struct scenario){ .proc = { { REPLACE, 0 }, { STORE, 1 } }, .ready = 1,
@@ -302,7 +302,7 @@ a_replacement_that_may_die_beside_a_writer(void **state)
 }
 
 static void
-a_split_that_may_die_beside_a_find(void **state)
+a_split_that_may_die_and_a_find(void **state)
 {
     (void)state;
     for (unsigned n = 0; n < 3; n++)
@@ -312,7 +312,7 @@ a_split_that_may_die_beside_a_find(void **state)
 }
 
 static void
-an_evicter_that_may_die_beside_a_writer(void **state)
+an_evicter_that_may_die_and_a_writer(void **state)
 {
     (void)state;
     explore(&(struct scenario){ .proc = { { EVICT, 0 }, { STORE, 1 } }, .ready = 1,
@@ -324,7 +324,7 @@ an_evicter_that_may_die_beside_a_writer(void **state)
 }
 
 static void
-a_lease_beside_an_eviction(void **state)
+a_lease_and_an_eviction(void **state)
 {
     (void)state;
     explore(&(struct scenario){ .proc = { { LEASE, 0 }, { EVICT, 0 } }, .ready = 1,
@@ -356,7 +356,7 @@ a_hold_while_the_entry_gets_another_chunk(void **state)
 }
 
 static void
-a_find_beside_changes_of_its_chain(void **state)
+a_find_during_changes_of_its_chain(void **state)
 {
     (void)state;
     explore(&(struct scenario){ .proc = { { FIND, 0 }, { FORGET, 1 }, { STORE, 3 } },
@@ -368,7 +368,7 @@ a_find_beside_changes_of_its_chain(void **state)
 }
 
 static void
-a_recovery_beside_writers(void **state)
+a_recovery_and_writers(void **state)
 {
     (void)state;
     explore(&(struct scenario){ .proc = { { REPLACE, 0 }, { RECOVER, 0 } },
@@ -388,15 +388,15 @@ main(void)
 #endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(two_writers_of_one_name),
-        cmocka_unit_test(a_writer_that_may_die_beside_another),
-        cmocka_unit_test(a_replacement_that_may_die_beside_a_writer),
-        cmocka_unit_test(a_split_that_may_die_beside_a_find),
-        cmocka_unit_test(an_evicter_that_may_die_beside_a_writer),
-        cmocka_unit_test(a_lease_beside_an_eviction),
+        cmocka_unit_test(a_writer_that_may_die_and_another_writer),
+        cmocka_unit_test(a_replacement_that_may_die_and_a_writer),
+        cmocka_unit_test(a_split_that_may_die_and_a_find),
+        cmocka_unit_test(an_evicter_that_may_die_and_a_writer),
+        cmocka_unit_test(a_lease_and_an_eviction),
         cmocka_unit_test(a_lease_while_the_entry_gets_another_chunk),
         cmocka_unit_test(a_hold_while_the_entry_gets_another_chunk),
-        cmocka_unit_test(a_find_beside_changes_of_its_chain),
-        cmocka_unit_test(a_recovery_beside_writers),
+        cmocka_unit_test(a_find_during_changes_of_its_chain),
+        cmocka_unit_test(a_recovery_and_writers),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

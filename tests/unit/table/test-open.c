@@ -152,7 +152,7 @@ damaged_header_is_replaced(void **state)
 
     for (unsigned i = 0; i < sizeof damage / sizeof damage[0]; i++) {
         store_one_and_close(*state);
-        poke(*state, damage[i].at, &damage[i].v, 4);
+        overwrite_bytes(*state, damage[i].at, &damage[i].v, 4);
         expect_new(*state);
         empty(((struct dir *)*state)->shm);
     }
@@ -187,7 +187,7 @@ replaced_table_finds_nothing_and_is_estale(void **state)
 
     assert_int_equal(store(old, 1, 10), 0);
     assert_true(find(old, 1, &seen));
-    poke(d, offsetof(struct tb_header, version), &(uint32_t){ 99 }, 4);
+    overwrite_bytes(d, offsetof(struct tb_header, version), &(uint32_t){ 99 }, 4);
     struct kvt__table *t = open_writer(d);
     assert_true(kvt__table_is_shared(t));
     assert_false(kvt__table_is_current(old));
@@ -251,11 +251,11 @@ another_versions_table_can_be_kept(void **state)
 
     params.keep_version = true;
     store_one_and_close(d);
-    poke(d, offsetof(struct tb_header, version), &(uint32_t){ 99 }, 4);
+    overwrite_bytes(d, offsetof(struct tb_header, version), &(uint32_t){ 99 }, 4);
     struct kvt__table *t = open_with(d, &params);
     assert_false(kvt__table_is_shared(t));
     kvt__table_close(t);
-    poke(d, offsetof(struct tb_header, version), &(uint32_t){ TB_VERSION }, 4);
+    overwrite_bytes(d, offsetof(struct tb_header, version), &(uint32_t){ TB_VERSION }, 4);
     t = open_with(d, &params);
     assert_true(kvt__table_is_shared(t));
     /* The record in `lock`, which names the table, is valid in every version. */
@@ -289,7 +289,7 @@ symbolic_links_and_open_modes_are_refused(void **state)
 }
 
 static void
-without_a_lock_the_table_is_private_and_says_so_once(void **state)
+without_a_lock_the_table_is_private_and_warns_once(void **state)
 {
     const struct dir *d = *state;
 
@@ -371,7 +371,7 @@ main(void)
         PLACE_TEST(a_deleted_file_is_noticed),
         PLACE_TEST(another_versions_table_can_be_kept),
         PLACE_TEST(symbolic_links_and_open_modes_are_refused),
-        PLACE_TEST(without_a_lock_the_table_is_private_and_says_so_once),
+        PLACE_TEST(without_a_lock_the_table_is_private_and_warns_once),
         PLACE_TEST(a_file_limit_leaves_no_file_and_a_private_table),
         PLACE_TEST(the_257th_writer_has_a_private_table),
     };

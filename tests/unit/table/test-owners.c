@@ -40,7 +40,7 @@ claims_of_a_dead_owner_end_at_an_open(void **state)
 }
 
 static void
-claims_of_a_dead_owner_end_when_they_stand_in_the_way(void **state)
+claims_of_a_dead_owner_end_on_conflict(void **state)
 {
     struct kvt__table *t = open_writer(*state);
     struct kvt__claim claim;
@@ -238,7 +238,7 @@ a_garbage_redo_record_replaces_the_table(void **state)
 }
 
 static void
-limits_come_and_go_with_owners(void **state)
+limits_start_and_end_with_owners(void **state)
 {
     const struct dir *d = *state;
     struct kvt__table_params params = params_of(d);
@@ -261,7 +261,7 @@ limits_come_and_go_with_owners(void **state)
 }
 
 static void
-writers_come_and_go(void **state)
+writers_open_and_close(void **state)
 {
     struct kvt__table *r = open_reader(*state);
 
@@ -446,7 +446,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         PLACE_TEST(claims_of_a_dead_owner_end_at_an_open),
-        PLACE_TEST(claims_of_a_dead_owner_end_when_they_stand_in_the_way),
+        PLACE_TEST(claims_of_a_dead_owner_end_on_conflict),
         PLACE_TEST(claims_of_a_dead_owner_wait_for_the_lock),
         PLACE_TEST(claims_of_the_next_owner_of_a_number_stay),
         PLACE_TEST(claims_of_a_living_owner_stay),
@@ -454,8 +454,8 @@ main(void)
         PLACE_TEST(owners_have_their_own_numbers),
         PLACE_TEST(the_next_owner_of_a_number_settles_its_transaction),
         PLACE_TEST(a_garbage_redo_record_replaces_the_table),
-        PLACE_TEST(limits_come_and_go_with_owners),
-        PLACE_TEST(writers_come_and_go),
+        PLACE_TEST(limits_start_and_end_with_owners),
+        PLACE_TEST(writers_open_and_close),
         PLACE_TEST(only_a_replaced_table_is_retired),
         PLACE_TEST(a_handle_is_dead_in_a_forked_child),
         PLACE_TEST(a_child_of_a_dead_owner_does_not_keep_it_alive),

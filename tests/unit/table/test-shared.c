@@ -106,7 +106,7 @@ handles_share_entries(void **state)
 }
 
 static void
-a_held_lock_times_out_and_readers_go_on(void **state)
+a_held_lock_times_out_and_readers_continue(void **state)
 {
     struct kvt__table *a = shared_open(&shared), *b = shared_open(&shared);
     struct kvt__name name = name_of(1);
@@ -115,7 +115,7 @@ a_held_lock_times_out_and_readers_go_on(void **state)
 
     (void)state;
     assert_int_equal(store(a, 1, 10), 0);
-    struct kvt__record r = seen(a, 1);
+    struct kvt__record r = ready_record(a, 1);
     hold_lock(a, b);
     assert_int_equal(store(a, 2, 10), -ETIMEDOUT);
     assert_int_equal(kvt__table_evict(a, &r, true, &c), -ETIMEDOUT);
@@ -144,9 +144,9 @@ ends_wait_for_the_lock(void **state)
     assert_int_equal(claim_n(a, 1, 1, 10, &publish), 0);
     assert_int_equal(claim_n(a, 2, 2, 20, &abort_new), 0);
     assert_int_equal(claim_n(a, 3, 33, 30, &replace), 0);
-    r = seen(a, 4);
+    r = ready_record(a, 4);
     assert_int_equal(kvt__table_evict(a, &r, false, &evict), 0);
-    r = seen(a, 5);
+    r = ready_record(a, 5);
     assert_int_equal(kvt__table_evict(a, &r, false, &restore), 0);
     assert_int_equal(claim_n(a, 6, 66, 60, &undo), 0);
     assert_int_equal(claim_n(a, 8, 8, 80, &another), 0);
@@ -172,7 +172,7 @@ ends_wait_for_the_lock(void **state)
     assert_true(find(b, 1, NULL));
     assert_false(find(b, 2, NULL));
     assert_false(find(b, 3, NULL));
-    assert_int_equal(seen(b, 3).bytes, 30);
+    assert_int_equal(ready_record(b, 3).bytes, 30);
     assert_false(find(b, 4, NULL));
     assert_true(find(b, 5, NULL));
     assert_true(find(b, 6, NULL));
@@ -247,17 +247,17 @@ claims_of_a_dead_owner_become_unread(void **state)
     assert_int_equal(store(a, 3, 30), 0);
     assert_int_equal(claim_n(b, 1, 1, 10, &c), 0);
     assert_int_equal(claim_n(b, 2, 22, 200, &c), 0);
-    struct kvt__record r = seen(b, 3);
+    struct kvt__record r = ready_record(b, 3);
     assert_int_equal(kvt__table_evict(b, &r, false, &c), 0);
     assert_int_equal(kvt__table_recover(a), 0);
     die(b);
     assert_int_equal(kvt__table_recover(a), 3);
     assert_int_equal(kvt__table_recover(a), 0);
     for (uint64_t i = 1; i < 4; i++) {
-        assert_int_equal(seen(a, i).flags, KVT__TABLE_UNREAD);
+        assert_int_equal(ready_record(a, i).flags, KVT__TABLE_UNREAD);
         assert_false(find(a, i, NULL));
     }
-    assert_int_equal(seen(a, 2).bytes, 220); /* both objects, until a probe */
+    assert_int_equal(ready_record(a, 2).bytes, 220); /* both objects, until a probe */
     kvt__table_get_totals(a, &totals);
     assert_int_equal(totals.n_unread, 3);
     assert_int_equal(totals.used_bytes, 10 + 220 + 30);
@@ -285,7 +285,7 @@ claims_of_a_dead_owner_of_memory_are_free(void **state)
     assert_int_equal(store(a, 3, 30), 0);
     assert_int_equal(claim_n(b, 1, 1, 10, &c), 0);
     assert_int_equal(claim_n(b, 2, 22, 200, &c), 0);
-    struct kvt__record r = seen(b, 3);
+    struct kvt__record r = ready_record(b, 3);
     assert_int_equal(kvt__table_evict(b, &r, false, &c), 0);
     die(b);
     assert_int_equal(kvt__table_recover(a), 3);
@@ -309,7 +309,7 @@ a_new_owner_ends_the_claims_of_the_last_one(void **state)
     die(b);
     b = shared_open(&shared);
     assert_int_equal(b->owner, 1);
-    assert_int_equal(seen(b, 1).flags, KVT__TABLE_UNREAD);
+    assert_int_equal(ready_record(b, 1).flags, KVT__TABLE_UNREAD);
     assert_int_equal(claim_n(b, 2, 2, 10, &c), 0);
     kvt__table_abort(b, &c);
     recount(b);
@@ -318,7 +318,7 @@ a_new_owner_ends_the_claims_of_the_last_one(void **state)
     assert_int_equal(claim_n(b, 3, 3, 10, &c), 0);
     a = shared_open(&shared);
     kvt__table_close(b);
-    assert_int_equal(seen(a, 3).flags, KVT__TABLE_UNREAD);
+    assert_int_equal(ready_record(a, 3).flags, KVT__TABLE_UNREAD);
     recount(a);
     kvt__table_close(a);
 }
@@ -370,13 +370,13 @@ the_record_of_a_published_chunk_is_cleared(void **state)
     assert_true(kvt__table_publish(b, &publish));
     assert_int_equal(record->packed, TB_NO_CLAIM);
     record->packed = packed;
-    struct kvt__record r = seen(b, 1);
+    struct kvt__record r = ready_record(b, 1);
     assert_int_equal(kvt__table_evict(b, &r, false, &evict), 0);
     assert_true(evict.number != publish.number);
     die(b);
     assert_int_equal(kvt__table_recover(a), 1);
     assert_int_equal(record_at(a, 1, publish.number)->packed, TB_NO_CLAIM);
-    assert_int_equal(seen(a, 1).flags, KVT__TABLE_UNREAD);
+    assert_int_equal(ready_record(a, 1).flags, KVT__TABLE_UNREAD);
     assert_true(tb_is_usable(a));
     recount(a);
     kvt__table_close(a);
@@ -410,7 +410,7 @@ a_replaced_table_finds_nothing(void **state)
     (void)state;
     assert_int_equal(store(a, 1, 10), 0);
     assert_int_equal(claim_n(a, 2, 2, 10, &c), 0);
-    struct kvt__record r = seen(a, 1), out[8];
+    struct kvt__record r = ready_record(a, 1), out[8];
     kvt__tb_mark_corrupt(b, "a test");
     assert_false(find(a, 1, NULL));
     assert_false(kvt__table_publish(a, &c));
@@ -431,7 +431,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         SHARED_TEST(a_table_that_another_handle_has_grown_is_not_full),
         SHARED_TEST(handles_share_entries),
-        SHARED_TEST(a_held_lock_times_out_and_readers_go_on),
+        SHARED_TEST(a_held_lock_times_out_and_readers_continue),
         SHARED_TEST(ends_wait_for_the_lock),
         SHARED_TEST(a_release_wakes_a_sleeper),
         SHARED_TEST(the_lock_of_a_dead_owner_is_taken_over),

@@ -349,7 +349,7 @@ a_snapshot_is_read_once_for_each_table(void **state)
     save_and_close(d, t);
     t = open_writer(d);
     assert_int_equal(kvt__table_read_snapshot(t, d->fd), 1);
-    struct kvt__record record = seen(t, 1);
+    struct kvt__record record = ready_record(t, 1);
     assert_int_equal(kvt__table_forget(t, &record, true), 0);
     assert_int_equal(kvt__table_read_snapshot(t, d->fd), 0);
     assert_false(find(t, 1, NULL));

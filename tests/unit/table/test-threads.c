@@ -159,7 +159,7 @@ store_many(void *t)
 }
 
 static void
-finds_beside_splits_hit(void **state)
+finds_during_splits_hit(void **state)
 {
     struct kvt__table *t = open_table(0, 0);
     uint64_t n_missed = 0;
@@ -269,7 +269,7 @@ open_and_close(void *dir)
 }
 
 static void
-handles_come_and_go(void **state)
+handles_open_and_close(void **state)
 {
     pthread_t threads[N_THREADS];
 
@@ -279,7 +279,7 @@ handles_come_and_go(void **state)
         pthread_join(threads[i], NULL);
     struct kvt__table *t = open_writer(*state);
     for (uint64_t i = 0; i < 20; i++)
-        assert_true(find(t, i, NULL) || seen(t, i).flags & KVT__TABLE_UNREAD);
+        assert_true(find(t, i, NULL) || ready_record(t, i).flags & KVT__TABLE_UNREAD);
     recount(t);
     kvt__table_close(t);
 }
@@ -290,9 +290,9 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_share_a_handle),
         cmocka_unit_test(handles_share_a_mapping),
-        cmocka_unit_test(finds_beside_splits_hit),
+        cmocka_unit_test(finds_during_splits_hit),
         cmocka_unit_test(a_claimed_entrys_space_keeps_its_text),
-        PLACE_TEST(handles_come_and_go),
+        PLACE_TEST(handles_open_and_close),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

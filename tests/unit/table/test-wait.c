@@ -161,7 +161,7 @@ a_claim_does_not_wait_for_ever(void **state)
 
 /* The lock of a stopped process, or a garbage word that names a living process. */
 static void
-a_claim_waits_once_for_a_lock_that_stays(void **state)
+a_claim_waits_once_for_a_held_lock(void **state)
 {
     struct kvt__table *t = open_writer(*state), *other = open_writer(*state);
 
@@ -188,7 +188,7 @@ main(void)
         PLACE_TEST(an_open_waits_for_the_flock_of_the_table),
         PLACE_TEST(an_open_does_not_wait_for_ever),
         PLACE_TEST(a_claim_does_not_wait_for_ever),
-        PLACE_TEST(a_claim_waits_once_for_a_lock_that_stays),
+        PLACE_TEST(a_claim_waits_once_for_a_held_lock),
     };
 
     return cmocka_run_group_tests_name("table wait", tests, NULL, NULL);

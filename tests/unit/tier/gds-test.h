@@ -24,7 +24,7 @@ setup(void **state)
 }
 
 static inline const char *
-beside(const struct fixture *f)
+metadata_path(const struct fixture *f)
 {
     static char path[1100];
 
@@ -74,7 +74,7 @@ write_lmcaches(const struct fixture *f, const struct kvt__shape *shape, size_t b
     mkdir(dir, 0755);
     write_file(f->path, start, KVT__GDS_HEADER_BYTES + bytes);
     if (with_metadata)
-        write_file(beside(f), start, KVT__GDS_HEADER_BYTES);
+        write_file(metadata_path(f), start, KVT__GDS_HEADER_BYTES);
     slot_free(&slot, 0);
 }
 

@@ -124,7 +124,7 @@ plant(void)
     json_t *words = json_pack("{s:s, s:o}", "bucket", bucket, "objects", seeds);
     char *text = json_dumps(words, 0);
 
-    s3_tell(&server, "POST", "/objects", text);
+    s3_request(&server, "POST", "/objects", text);
     free(text);
     json_decref(words);
     seeds = NULL;
@@ -133,7 +133,7 @@ plant(void)
 static inline bool
 is_there_at(const char *prefix, const char *name)
 {
-    json_t *all = s3_ask(&server, "GET", "/objects", "");
+    json_t *all = s3_request_json(&server, "GET", "/objects", "");
     json_t *objects = json_object_get(json_object_get(all, bucket), "objects");
     char key[1100];
 
@@ -165,7 +165,7 @@ has_chunk(unsigned i)
 static inline unsigned
 n_youngest(void)
 {
-    json_t *all = s3_ask(&server, "GET", "/objects", ""), *value;
+    json_t *all = s3_request_json(&server, "GET", "/objects", ""), *value;
     json_t *objects = json_object_get(json_object_get(all, bucket), "objects");
     unsigned n = 0, highest = 0, i;
     char form[128], whole[128];

@@ -55,7 +55,7 @@ add_key(unsigned n, int expires_in)
 
     snprintf(body, sizeof body, "{\"access\": \"AK%u\", \"secret\": \"SKTEST%u\", "
              "\"token\": \"token/+%u==\", \"expires_in\": %d}", n, n, n, expires_in);
-    s3_tell(&server, "POST", "/credentials", body);
+    s3_request(&server, "POST", "/credentials", body);
 }
 
 static inline int

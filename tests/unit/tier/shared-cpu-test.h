@@ -212,7 +212,7 @@ pin(struct handle *h, uint64_t n, const unsigned char **payload)
 
 /* Read a chunk.  1: found with the right bytes; 0: a miss; -1: wrong. */
 static inline int
-look(struct handle *h, uint64_t n, uint32_t n_units)
+read_and_check(struct handle *h, uint64_t n, uint32_t n_units)
 {
     const unsigned char *payload;
     int number = pin(h, n, &payload);
@@ -272,7 +272,7 @@ fill_completely(struct handle *h, uint64_t first)
     assert_int_equal(recount(h), h->m.n_units);
     assert_int_equal(put(h, first + h->m.n_units, 1), -ENOSPC);
     for (uint32_t i = 0; i < h->m.n_units; i++)
-        assert_int_equal(look(h, first + i, 1), 1);
+        assert_int_equal(read_and_check(h, first + i, 1), 1);
     forget_all(h);
 }
 

@@ -161,7 +161,7 @@ list_names_every_key_with_a_prefix(void **state)
 
 /* An entry of an index that was made from a listing must lead to the file. */
 static void
-the_key_that_list_tells_means_the_same_chunk(void **state)
+the_listed_key_names_the_stored_chunk(void **state)
 {
     struct fixture *f = *state;
     struct listing *l = calloc(1, sizeof *l);
@@ -188,7 +188,7 @@ the_key_that_list_tells_means_the_same_chunk(void **state)
 /* -------------------------------------------------------------------- null */
 
 static void
-null_forgets_what_it_is_given(void **state)
+the_null_tier_stores_nothing(void **state)
 {
     struct kvt__tier *null = open_tier("null://", true);
     struct listing l = { 0 };
@@ -233,14 +233,14 @@ main(int argc, char **argv)
         FILE_CONTRACT(a_name_too_long_is_refused_by_every_call),
         FILE_CONTRACT(list_names_everything_and_nothing_else),
         FILE_CONTRACT(list_names_every_key_with_a_prefix),
-        FILE_CONTRACT(the_key_that_list_tells_means_the_same_chunk),
+        FILE_CONTRACT(the_listed_key_names_the_stored_chunk),
     };
 
     if (!contract_begin(argc, argv))
         return 77;
     add_promises(promises, sizeof promises / sizeof *promises);
     if (!contract.only_3fs) {
-        add_test((struct CMUnitTest)cmocka_unit_test(null_forgets_what_it_is_given));
+        add_test((struct CMUnitTest)cmocka_unit_test(the_null_tier_stores_nothing));
         add_test((struct CMUnitTest)cmocka_unit_test(a_url_of_no_kind_is_refused));
     }
     return contract_run("tier contract, names");

@@ -32,7 +32,7 @@ check_found(const struct fixture *f, const struct chunk *c, size_t bytes, uint64
 }
 
 static void
-get_returns_what_put_stored(void **state)
+get_returns_the_stored_bytes(void **state)
 {
     static const size_t sizes[] = { 1, 4095, 4096, 300 << 10, (1 << 20) + 28 };
     struct fixture *f = *state;
@@ -87,7 +87,7 @@ any_phase_of_a_slot_will_do(void **state)
 }
 
 static void
-put_leaves_the_payload_as_it_was(void **state)
+put_does_not_change_the_payload(void **state)
 {
     struct fixture *f = *state;
     size_t phase = f->tier->phase;
@@ -139,7 +139,7 @@ get_of_another_length_is_ebadmsg(void **state)
 }
 
 static void
-probe_tells_size_and_identity(void **state)
+probe_returns_size_and_identity(void **state)
 {
     struct fixture *f = *state;
     struct kvt__found found;
@@ -184,7 +184,7 @@ no_chunk_takes_more_than_stored_bytes_foretold(void **state)
 }
 
 static void
-what_is_removed_is_absent(void **state)
+a_removed_chunk_is_absent(void **state)
 {
     struct fixture *f = *state;
     struct kvt__found found;
@@ -204,7 +204,7 @@ what_is_removed_is_absent(void **state)
 }
 
 static void
-opaque_chunks_lie_apart_from_others_of_the_same_key(void **state)
+opaque_chunks_are_apart_from_plain_chunks_of_the_key(void **state)
 {
     struct fixture *f = *state;
     struct kvt__found found;
@@ -238,15 +238,15 @@ main(int argc, char **argv)
 {
     static const struct promise promises[] = {
         CONTRACT(get_of_an_absent_chunk_is_enoent),
-        CONTRACT(get_returns_what_put_stored),
+        CONTRACT(get_returns_the_stored_bytes),
         CONTRACT(any_phase_of_a_slot_will_do),
-        CONTRACT(put_leaves_the_payload_as_it_was),
+        CONTRACT(put_does_not_change_the_payload),
         CONTRACT(put_overwrites_whole),
         CONTRACT(get_of_another_length_is_ebadmsg),
-        CONTRACT(probe_tells_size_and_identity),
+        CONTRACT(probe_returns_size_and_identity),
         CONTRACT(no_chunk_takes_more_than_stored_bytes_foretold),
-        CONTRACT(what_is_removed_is_absent),
-        FILE_CONTRACT(opaque_chunks_lie_apart_from_others_of_the_same_key),
+        CONTRACT(a_removed_chunk_is_absent),
+        FILE_CONTRACT(opaque_chunks_are_apart_from_plain_chunks_of_the_key),
     };
 
     if (!contract_begin(argc, argv))

@@ -39,7 +39,7 @@ wrong_settings_are_refused_and_the_keys_listed(void **state)
 }
 
 static void
-what_it_wraps_must_open(void **state)
+the_wrapped_tier_must_open(void **state)
 {
     (void)state;
     check_refused("fault://seed=1", EINVAL, "wraps nothing");
@@ -49,7 +49,7 @@ what_it_wraps_must_open(void **state)
 }
 
 static void
-it_forwards_what_the_wrapped_tier_says(void **state)
+results_of_the_wrapped_tier_are_forwarded(void **state)
 {
     struct temp_dir dir;
     struct kvt__tier *plain, *wrapped;
@@ -222,7 +222,7 @@ wrong_bits(const struct kvt__slot *slot, uint64_t seed)
 }
 
 static void
-bit_flip_changes_one_bit_that_the_checksum_tells(void **state)
+bit_flip_changes_one_bit_and_the_checksum_differs(void **state)
 {
     struct kvt__found found;
     struct fixture f;
@@ -260,7 +260,7 @@ write_corrupt_stores_one_wrong_bit_and_spares_the_slot(void **state)
 }
 
 static void
-short_read_is_eio_and_only_the_beginning_is_there(void **state)
+short_read_is_eio_after_the_first_bytes(void **state)
 {
     struct kvt__found found;
     struct fixture f;
@@ -305,14 +305,14 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_settings_are_refused_and_the_keys_listed),
-        cmocka_unit_test(what_it_wraps_must_open),
-        cmocka_unit_test(it_forwards_what_the_wrapped_tier_says),
+        cmocka_unit_test(the_wrapped_tier_must_open),
+        cmocka_unit_test(results_of_the_wrapped_tier_are_forwarded),
         cmocka_unit_test(errors_come_at_their_rate),
         cmocka_unit_test(one_seed_gives_the_same_faults_again),
         cmocka_unit_test(each_rate_concerns_its_own_operation),
-        cmocka_unit_test(bit_flip_changes_one_bit_that_the_checksum_tells),
+        cmocka_unit_test(bit_flip_changes_one_bit_and_the_checksum_differs),
         cmocka_unit_test(write_corrupt_stores_one_wrong_bit_and_spares_the_slot),
-        cmocka_unit_test(short_read_is_eio_and_only_the_beginning_is_there),
+        cmocka_unit_test(short_read_is_eio_after_the_first_bytes),
         cmocka_unit_test(delay_and_hang_hold_an_operation_up),
     };
 

@@ -158,7 +158,7 @@ a_private_directory_of_others_is_refused(void **state)
 /* Neither a large read, with O_DIRECT, nor a small read follows a link; the next put replaces the
  * link. */
 static void
-what_is_no_file_is_no_chunk(void **state)
+only_regular_files_are_chunks(void **state)
 {
     static const size_t sizes[] = { 10, 300 << 10 };
     struct fixture *f = *state;
@@ -189,7 +189,7 @@ main(void)
         HEADER(a_link_in_place_of_a_new_directory_is_not_followed),
         HEADER(a_private_directory_that_the_group_may_write_to_is_taken_back),
         HEADER(a_private_directory_of_others_is_refused),
-        HEADER(what_is_no_file_is_no_chunk),
+        HEADER(only_regular_files_are_chunks),
     };
 
     return cmocka_run_group_tests_name("tier file access", tests, NULL, NULL);

@@ -75,7 +75,7 @@ a_damaged_attribute_makes_a_file_foreign(void **state)
 }
 
 static void
-an_attribute_that_tells_another_length_makes_a_file_foreign(void **state)
+an_attribute_with_another_length_makes_a_file_foreign(void **state)
 {
     struct kvt__trailer wrong = { .payload_bytes = UINT64_C(1) << 40 };
     struct fixture *f = *state;
@@ -161,7 +161,7 @@ main(void)
         BARE(a_partial_file_without_header_is_payload_alone),
         BARE(a_partial_file_that_another_program_wrote_since_is_foreign),
         BARE(a_damaged_attribute_makes_a_file_foreign),
-        BARE(an_attribute_that_tells_another_length_makes_a_file_foreign),
+        BARE(an_attribute_with_another_length_makes_a_file_foreign),
         BARE(a_put_without_the_right_to_set_attributes_succeeds),
         BARE(a_put_fails_with_its_attribute_if_the_disk_is_full_or_broken),
     };

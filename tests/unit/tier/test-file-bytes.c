@@ -95,7 +95,7 @@ sizes_are_exact_with_direct_io_too(void **state)
 }
 
 static void
-opaque_chunks_lie_in_kvtier(void **state)
+opaque_chunks_are_in_the_directory_kvtier(void **state)
 {
     struct fixture *f = *state;
     char path[512];
@@ -157,7 +157,7 @@ main(void)
         BARE(whole_file_without_header_is_payload_trailer),
         HEADER(sizes_are_exact_with_direct_io_too),
         BARE(sizes_are_exact_with_direct_io_too),
-        HEADER(opaque_chunks_lie_in_kvtier),
+        HEADER(opaque_chunks_are_in_the_directory_kvtier),
         HEADER(files_of_lmcache_are_read_with_and_without_header),
         BARE(files_of_lmcache_are_read_with_and_without_header),
         HEADER(files_written_under_the_other_header_setting_are_read),

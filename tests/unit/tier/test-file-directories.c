@@ -32,7 +32,7 @@ no_temporary_file_stays(void **state)
 }
 
 static void
-list_passes_over_what_is_no_chunk(void **state)
+list_skips_files_that_are_no_chunks(void **state)
 {
     static const char *const others[] = { "x.tmp", "README", ".data", "index",
                                           ".kvtier/tmp/a@1@0@1@half.data",
@@ -236,7 +236,7 @@ a_deleted_directory_with_a_relative_path_stays_deleted(void **state)
 }
 
 static void
-a_failed_open_says_which_setting_and_which_path(void **state)
+a_failed_open_names_setting_and_path(void **state)
 {
     struct temp_dir dir;
     struct kvt__tier *tier = NULL;
@@ -277,14 +277,14 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         HEADER(no_temporary_file_stays),
-        HEADER(list_passes_over_what_is_no_chunk),
+        HEADER(list_skips_files_that_are_no_chunks),
         cmocka_unit_test(keys_spread_by_the_magnitude_of_their_hash),
         cmocka_unit_test(missing_directories_are_made),
         cmocka_unit_test(a_deleted_directory_is_made_again),
         cmocka_unit_test(several_paths_may_lead_to_one_directory),
         cmocka_unit_test(a_read_only_directory_keeps_only_its_own_chunks),
         cmocka_unit_test(a_deleted_directory_with_a_relative_path_stays_deleted),
-        cmocka_unit_test(a_failed_open_says_which_setting_and_which_path),
+        cmocka_unit_test(a_failed_open_names_setting_and_path),
     };
 
     return cmocka_run_group_tests_name("tier file directories", tests, NULL, NULL);

@@ -211,7 +211,7 @@ a_directory_that_cannot_be_read_to_its_end_is_not_listed(void **state)
 
 /* The listing goes on and returns an error: the file does not count for a limit yet. */
 static void
-a_file_whose_attributes_cannot_be_read_is_not_passed_over(void **state)
+a_file_with_unreadable_attributes_is_an_error(void **state)
 {
     struct fixture *f = *state;
     struct names names = { 0 };
@@ -288,7 +288,7 @@ a_name_that_is_read_twice_counts_once(void **state)
 
 /* A listing calls fstatat() once for each file of a chunk, and for no missing file. */
 static void
-a_listing_looks_at_each_file_once(void **state)
+a_listing_checks_each_file_once(void **state)
 {
     struct names names = { 0 };
     struct temp_dir dir;
@@ -324,13 +324,13 @@ main(void)
         HEADER(a_probe_that_cannot_read_the_header_fails),
         BARE(a_chunk_whose_identity_cannot_be_read_is_not_foreign),
         HEADER(a_directory_that_cannot_be_read_to_its_end_is_not_listed),
-        cmocka_unit_test_setup_teardown(
-            a_directory_that_cannot_be_read_to_its_end_is_not_listed, setup, teardown),
-        HEADER(a_file_whose_attributes_cannot_be_read_is_not_passed_over),
-        cmocka_unit_test_setup_teardown(
-            a_file_whose_attributes_cannot_be_read_is_not_passed_over, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_directory_that_cannot_be_read_to_its_end_is_not_listed,
+                                        setup, teardown),
+        HEADER(a_file_with_unreadable_attributes_is_an_error),
+        cmocka_unit_test_setup_teardown(a_file_with_unreadable_attributes_is_an_error, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(a_name_that_is_read_twice_counts_once, setup, teardown),
-        cmocka_unit_test(a_listing_looks_at_each_file_once),
+        cmocka_unit_test(a_listing_checks_each_file_once),
         HEADER(a_stop_ends_a_listing),
         cmocka_unit_test_setup_teardown(a_stop_ends_a_listing, setup, teardown),
     };

@@ -234,7 +234,7 @@ every_size_comes_back_with_its_checksum(void **state)
 }
 
 static void
-a_payload_smaller_than_a_piece_may_lie_anywhere(void **state)
+a_payload_smaller_than_a_piece_needs_no_alignment(void **state)
 {
     static const size_t froms[] = { 0, 5, PIECE - 3, PIECE, PIECE + 1, 3 * PIECE - 1 };
     uint32_t crc;
@@ -277,7 +277,7 @@ reads_with_a_ring(void *arg)
 }
 
 static void
-a_thread_has_one_ring_as_long_as_it_lives(void **state)
+a_thread_keeps_one_ring(void **state)
 {
     (void)state;
     if (!may_have_ring())
@@ -468,7 +468,7 @@ a_refusal_of_direct_io_leaves_no_file(void **state)
 /* An earlier kvtier probed under a fixed name.  A crash or another host may have left the
  * probe's file. */
 static void
-direct_io_is_found_beside_files_of_other_probes(void **state)
+direct_io_is_found_despite_files_of_other_probes(void **state)
 {
     char path[512];
 
@@ -550,7 +550,7 @@ file_too_large(void *arg)
 }
 
 static void
-a_write_that_stops_in_the_middle_says_why(void **state)
+an_incomplete_write_names_the_reason(void **state)
 {
     (void)state;
     assert_true(in_child(file_too_large, NULL));
@@ -582,21 +582,21 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_thread_has_one_ring_as_long_as_it_lives),
+        cmocka_unit_test(a_thread_keeps_one_ring),
         cmocka_unit_test(forbidden_io_uring_is_no_error),
         cmocka_unit_test(io_uring_forbidden_after_the_start_is_no_error),
         cmocka_unit_test(little_locked_memory_is_enough),
         cmocka_unit_test(no_descriptor_for_a_ring_is_no_error),
         cmocka_unit_test(without_io_uring_every_size_comes_back_too),
         cmocka_unit_test(every_size_comes_back_with_its_checksum),
-        cmocka_unit_test(a_payload_smaller_than_a_piece_may_lie_anywhere),
+        cmocka_unit_test(a_payload_smaller_than_a_piece_needs_no_alignment),
         cmocka_unit_test(a_child_of_fork_does_not_use_its_parents_ring),
         cmocka_unit_test(descriptor_0_is_as_good_as_any),
         cmocka_unit_test(a_refusal_of_direct_io_leaves_no_file),
-        cmocka_unit_test(direct_io_is_found_beside_files_of_other_probes),
+        cmocka_unit_test(direct_io_is_found_despite_files_of_other_probes),
         cmocka_unit_test(a_file_that_is_too_short_is_eio),
         cmocka_unit_test(after_an_error_nothing_is_under_way),
-        cmocka_unit_test(a_write_that_stops_in_the_middle_says_why),
+        cmocka_unit_test(an_incomplete_write_names_the_reason),
         cmocka_unit_test(signals_do_not_disturb),
     };
 

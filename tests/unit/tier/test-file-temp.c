@@ -185,7 +185,7 @@ teardown(void **state)
 }
 
 static void
-of_this_host_and_unlocked_it_is_removed(void **state)
+an_unlocked_file_of_this_host_is_removed(void **state)
 {
     struct fixture *f = *state;
 
@@ -195,7 +195,7 @@ of_this_host_and_unlocked_it_is_removed(void **state)
 }
 
 static void
-of_this_host_and_locked_it_is_kept(void **state)
+a_locked_file_of_this_host_is_kept(void **state)
 {
     struct fixture *f = *state;
     int fd = make_file(f->dir.path, f->own, 1000000);
@@ -209,19 +209,19 @@ of_this_host_and_locked_it_is_kept(void **state)
 }
 
 static void
-on_nfs_the_lock_tells_too(void **state)
+on_nfs_the_lock_protects_temporary_files(void **state)
 {
     struct fixture *f = *state;
 
     locks = NFS;
-    of_this_host_and_locked_it_is_kept(state);
+    a_locked_file_of_this_host_is_kept(state);
     close(make_file(f->dir.path, f->own, 0));
     reopen(f->dir.path);
     assert_false(is_there(f->dir.path, f->own));
 }
 
 static void
-without_locks_the_age_tells(void **state)
+without_locks_the_age_decides(void **state)
 {
     struct fixture *f = *state;
 
@@ -238,7 +238,7 @@ without_locks_the_age_tells(void **state)
 }
 
 static void
-of_another_host_and_young_it_is_kept(void **state)
+a_young_file_of_another_host_is_kept(void **state)
 {
     struct fixture *f = *state;
 
@@ -250,7 +250,7 @@ of_another_host_and_young_it_is_kept(void **state)
 }
 
 static void
-of_another_host_and_old_it_is_removed(void **state)
+an_old_file_of_another_host_is_removed(void **state)
 {
     struct fixture *f = *state;
 
@@ -262,7 +262,7 @@ of_another_host_and_old_it_is_removed(void **state)
 }
 
 static void
-what_is_no_file_is_left_alone(void **state)
+only_regular_files_are_removed(void **state)
 {
     struct fixture *f = *state;
     char path[1024];
@@ -275,7 +275,7 @@ what_is_no_file_is_left_alone(void **state)
 
 /* A process that starts must not delete a file that another process is writing. */
 static void
-opens_beside_a_writer_make_no_put_fail(void **state)
+opens_during_writes_fail_no_put(void **state)
 {
     struct fixture *f = *state;
     char url[512];
@@ -294,7 +294,7 @@ opens_beside_a_writer_make_no_put_fail(void **state)
 
 /* A process that starts may delete a new file between the creation and the flock. */
 static void
-a_file_removed_before_it_is_locked_makes_no_put_fail(void **state)
+a_temporary_file_removed_before_its_lock_fails_no_put(void **state)
 {
     struct fixture *f = *state;
     struct chunk c;
@@ -370,15 +370,15 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(of_this_host_and_unlocked_it_is_removed),
-        TEST(of_this_host_and_locked_it_is_kept),
-        TEST(on_nfs_the_lock_tells_too),
-        TEST(without_locks_the_age_tells),
-        TEST(of_another_host_and_young_it_is_kept),
-        TEST(of_another_host_and_old_it_is_removed),
-        TEST(what_is_no_file_is_left_alone),
-        TEST(opens_beside_a_writer_make_no_put_fail),
-        TEST(a_file_removed_before_it_is_locked_makes_no_put_fail),
+        TEST(an_unlocked_file_of_this_host_is_removed),
+        TEST(a_locked_file_of_this_host_is_kept),
+        TEST(on_nfs_the_lock_protects_temporary_files),
+        TEST(without_locks_the_age_decides),
+        TEST(a_young_file_of_another_host_is_kept),
+        TEST(an_old_file_of_another_host_is_removed),
+        TEST(only_regular_files_are_removed),
+        TEST(opens_during_writes_fail_no_put),
+        TEST(a_temporary_file_removed_before_its_lock_fails_no_put),
         TEST(a_file_system_that_refuses_a_mode_makes_the_put_fail),
         TEST(the_doctor_reports_if_locks_work),
     };

@@ -50,7 +50,7 @@ expect_text(const char *text, const char *want)
 }
 
 static void
-what_works_is_chosen(void **state)
+the_working_library_is_chosen(void **state)
 {
     (void)state;
     use("cufile", "");
@@ -67,7 +67,7 @@ what_works_is_chosen(void **state)
 }
 
 static void
-otherwise_one_line_says_why_not(void **state)
+without_direct_transfers_the_line_names_the_reason(void **state)
 {
     (void)state;
     use("cufile", "file=5030");
@@ -85,7 +85,7 @@ otherwise_one_line_says_why_not(void **state)
 }
 
 static void
-what_is_demanded_and_missing_is_an_error(void **state)
+a_required_but_missing_library_is_an_error(void **state)
 {
     (void)state;
     use("cufile", "nvfs=0");
@@ -103,7 +103,7 @@ what_is_demanded_and_missing_is_an_error(void **state)
 }
 
 static void
-without_a_gpu_nothing_is_asked(void **state)
+without_a_gpu_no_probe_runs(void **state)
 {
     struct kvt_config *config = config_with(NULL);
 
@@ -133,7 +133,7 @@ take(void *ctx, const char *about, int status, const char *text)
 }
 
 static void
-doctor_asks_anew_of_each_gpu_and_directory(void **state)
+doctor_probes_each_gpu_and_directory_again(void **state)
 {
     struct kvt_config *config = config_with((const char *const[]){ "use_gds=true", NULL });
     struct told told = { 0 };
@@ -159,11 +159,11 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_works_is_chosen),
-        cmocka_unit_test(otherwise_one_line_says_why_not),
-        cmocka_unit_test(what_is_demanded_and_missing_is_an_error),
-        cmocka_unit_test(without_a_gpu_nothing_is_asked),
-        cmocka_unit_test(doctor_asks_anew_of_each_gpu_and_directory),
+        cmocka_unit_test(the_working_library_is_chosen),
+        cmocka_unit_test(without_direct_transfers_the_line_names_the_reason),
+        cmocka_unit_test(a_required_but_missing_library_is_an_error),
+        cmocka_unit_test(without_a_gpu_no_probe_runs),
+        cmocka_unit_test(doctor_probes_each_gpu_and_directory_again),
     };
 
     if (argc < 3)

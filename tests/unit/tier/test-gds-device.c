@@ -123,7 +123,7 @@ stores_leave_half_to_loads(void **state)
 }
 
 static void
-a_large_chunk_is_stored_by_itself(void **state)
+a_large_chunk_is_stored_alone(void **state)
 {
     struct kvt__slot slot, other;
 
@@ -164,7 +164,7 @@ a_transfer_that_fails_leaves_nothing(void **state)
 }
 
 static void
-where_it_cannot_be_host_memory_is_the_way(void **state)
+without_direct_transfers_host_memory_is_used(void **state)
 {
     struct kvt__slot slot;
 
@@ -198,7 +198,7 @@ without_room_on_the_gpu_the_setting_is_named(void **state)
 }
 
 static void
-an_engine_without_a_gpu_is_told_so(void **state)
+an_engine_without_a_gpu_gets_an_error(void **state)
 {
     char url[600];
 
@@ -218,11 +218,11 @@ main(int argc, char **argv)
         TEST(chunks_pass_between_gpu_and_files),
         TEST(a_worker_writes_where_its_device_does),
         TEST(stores_leave_half_to_loads),
-        TEST(a_large_chunk_is_stored_by_itself),
+        TEST(a_large_chunk_is_stored_alone),
         TEST(a_transfer_that_fails_leaves_nothing),
-        TEST(where_it_cannot_be_host_memory_is_the_way),
+        TEST(without_direct_transfers_host_memory_is_used),
         TEST(without_room_on_the_gpu_the_setting_is_named),
-        TEST(an_engine_without_a_gpu_is_told_so),
+        TEST(an_engine_without_a_gpu_gets_an_error),
     };
 
     if (!load_fakes(argc, argv))

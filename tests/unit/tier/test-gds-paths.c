@@ -18,7 +18,7 @@ a_chunk_whose_metadata_a_crash_prevented_is_a_chunk(void **state)
     bool same;
 
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
-    assert_int_equal(unlink(beside(f)), 0);
+    assert_int_equal(unlink(metadata_path(f)), 0);
     assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), 0);
     assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same), 0);
     assert_true(same && found.has_id);
@@ -26,10 +26,10 @@ a_chunk_whose_metadata_a_crash_prevented_is_a_chunk(void **state)
     assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
-    assert_true(exists(beside(f)));
+    assert_true(exists(metadata_path(f)));
     assert_int_equal(get_bytes(f->tier, &f->c.object, 5000, 1, &found, &same), 0);
     assert_int_equal(found.stored_bytes, 4 * 4096);
-    assert_int_equal(unlink(beside(f)), 0);
+    assert_int_equal(unlink(metadata_path(f)), 0);
     assert_int_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
     assert_false(exists(f->path));
 }
@@ -37,16 +37,16 @@ a_chunk_whose_metadata_a_crash_prevented_is_a_chunk(void **state)
 /* If the second file cannot be removed, the chunk's file stays: LMCache must not find a second file
  * without a chunk. */
 static void
-the_second_file_goes_first(void **state)
+the_metadata_file_is_removed_first(void **state)
 {
     struct fixture *f = *state;
 
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
-    assert_int_equal(unlink(beside(f)), 0);
-    assert_int_equal(mkdir(beside(f), 0755), 0);
+    assert_int_equal(unlink(metadata_path(f)), 0);
+    assert_int_equal(mkdir(metadata_path(f), 0755), 0);
     assert_int_not_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
     assert_true(exists(f->path));
-    assert_int_equal(rmdir(beside(f)), 0);
+    assert_int_equal(rmdir(metadata_path(f)), 0);
     assert_int_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
     assert_false(exists(f->path));
 }
@@ -60,13 +60,13 @@ without_its_second_file_nothing_is_stored(void **state)
 
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     assert_int_equal(kvt__tier_remove(f->tier, &f->c.object), 0);
-    assert_int_equal(mkdir(beside(f), 0755), 0);
-    snprintf(path, sizeof path, "%s/x", beside(f));
+    assert_int_equal(mkdir(metadata_path(f), 0755), 0);
+    snprintf(path, sizeof path, "%s/x", metadata_path(f));
     write_file(path, "", 0);
     assert_int_not_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
     assert_non_null(strstr(kvt__why(), ".metadata"));
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(beside(f)), 0);
+    assert_int_equal(rmdir(metadata_path(f)), 0);
     (void)kvt__tier_remove(f->tier, &f->c.object);
     assert_int_equal(kvt__tier_probe(f->tier, &f->c.object, &found), -ENOENT);
 }
@@ -74,7 +74,7 @@ without_its_second_file_nothing_is_stored(void **state)
 /* A listing deletes leftovers of a crash or of LMCache that belong to no chunk, as soon as they are
  * so old that no process can still be writing the chunk. */
 static void
-a_listing_removes_what_belongs_to_no_chunk(void **state)
+a_listing_removes_files_of_no_chunk(void **state)
 {
     static const char *const odd[] = { ".metadata", ".tmp0a1b2c3d",
                                        ".metadata.tmp0a1b2c3d" };
@@ -114,9 +114,9 @@ a_listing_removes_what_belongs_to_no_chunk(void **state)
     }
     assert_true(exists(other));
     assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
-    make_old(beside(f), 4000);
+    make_old(metadata_path(f), 4000);
     assert_int_equal(f->tier->ops->list(f->tier, "", take_name, &names), 0);
-    assert_true(exists(beside(f)));
+    assert_true(exists(metadata_path(f)));
 }
 
 static void
@@ -175,7 +175,7 @@ close_several(struct several *s)
 }
 
 static bool
-lies_in(const struct several *s, size_t dir, const char *name)
+is_in(const struct several *s, size_t dir, const char *name)
 {
     char path[1024];
 
@@ -198,8 +198,8 @@ by_gpu_the_fifth_of_four_directories_is_the_first_again(void **state)
         c.object.rank = rank;
         assert_int_equal(put_bytes(s.tier, &c.object, 10, rank), 0);
         for (size_t i = 0; i < 4; i++) {
-            assert_int_equal(lies_in(&s, i, NAME_OF_5), i == rank % 4);
-            assert_int_equal(lies_in(&s, i, NAME_OF_5 ".metadata"), i == rank % 4);
+            assert_int_equal(is_in(&s, i, NAME_OF_5), i == rank % 4);
+            assert_int_equal(is_in(&s, i, NAME_OF_5 ".metadata"), i == rank % 4);
         }
     }
     close_several(&s);
@@ -224,7 +224,7 @@ by_local_rank_one_worker_spreads_keys_by_lmcaches_mix(void **state)
         assert_int_equal(put_bytes(s.tier, &c.object, 10, i), 0);
         assert_int_equal(kvt__layout_name(&kvt__layout_gds, c.key, &c.object.hash, name,
                                           sizeof name), 0);
-        assert_true(lies_in(&s, dirs[i], name));
+        assert_true(is_in(&s, dirs[i], name));
     }
     close_several(&s);
 }
@@ -319,8 +319,8 @@ a_second_file_in_another_directory_belongs_to_no_chunk(void **state)
     make_old(path, 100);
     assert_int_equal(s.tier->ops->list(s.tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
-    assert_false(lies_in(&s, 0, NAME_OF_5 ".metadata"));
-    assert_true(lies_in(&s, 1, NAME_OF_5 ".metadata"));
+    assert_false(is_in(&s, 0, NAME_OF_5 ".metadata"));
+    assert_true(is_in(&s, 1, NAME_OF_5 ".metadata"));
     close_several(&s);
 }
 
@@ -377,7 +377,7 @@ on_wekafs_files_end_with_weka1(void **state)
 }
 
 static void
-use_direct_io_false_goes_through_the_page_cache(void **state)
+use_direct_io_false_uses_the_page_cache(void **state)
 {
     struct temp_dir dir;
     struct kvt__tier *tier;
@@ -397,9 +397,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_chunk_whose_metadata_a_crash_prevented_is_a_chunk),
-        TEST(the_second_file_goes_first),
+        TEST(the_metadata_file_is_removed_first),
         TEST(without_its_second_file_nothing_is_stored),
-        TEST(a_listing_removes_what_belongs_to_no_chunk),
+        TEST(a_listing_removes_files_of_no_chunk),
         TEST(a_directory_with_a_chunks_name_is_no_chunk),
         TEST(a_model_name_may_begin_with_a_dot),
         cmocka_unit_test(by_gpu_the_fifth_of_four_directories_is_the_first_again),
@@ -408,7 +408,7 @@ main(void)
         cmocka_unit_test(chunks_of_four_directories_are_listed_once_each),
         cmocka_unit_test(a_second_file_in_another_directory_belongs_to_no_chunk),
         cmocka_unit_test(on_wekafs_files_end_with_weka1),
-        cmocka_unit_test(use_direct_io_false_goes_through_the_page_cache),
+        cmocka_unit_test(use_direct_io_false_uses_the_page_cache),
     };
 
     return cmocka_run_group_tests_name("tier gds paths", tests, NULL, NULL);

@@ -195,7 +195,7 @@ each_thread_keeps_a_request_of_one_chunk_in_flight(void **state)
 }
 
 static void
-with_all_other_threads_busy_one_moves_it(void **state)
+one_thread_moves_a_chunk_if_others_are_busy(void **state)
 {
     struct move m;
 
@@ -310,7 +310,7 @@ static const struct {
 };
 
 static void
-a_request_that_fails_fails_the_chunk_with_its_sentence(void **state)
+a_failed_request_fails_the_chunk_with_its_message(void **state)
 {
     struct kvt__found found;
     struct move m;
@@ -380,7 +380,7 @@ without_room_no_request_begins(void **state)
 
 /* The call does not return before the last request has ended. */
 static void
-a_failure_waits_for_the_requests_beside_it(void **state)
+a_failure_waits_for_the_chunks_other_requests(void **state)
 {
     struct move m;
 
@@ -401,13 +401,13 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         TEST(each_thread_keeps_a_request_of_one_chunk_in_flight),
-        TEST(with_all_other_threads_busy_one_moves_it),
+        TEST(one_thread_moves_a_chunk_if_others_are_busy),
         TEST(many_chunks_share_the_threads),
         TEST(a_request_is_no_less_than_a_mib_and_no_more_than_the_library_moves),
-        TEST(a_request_that_fails_fails_the_chunk_with_its_sentence),
+        TEST(a_failed_request_fails_the_chunk_with_its_message),
         TEST(after_a_request_that_failed_none_begins),
         TEST(without_room_no_request_begins),
-        TEST(a_failure_waits_for_the_requests_beside_it),
+        TEST(a_failure_waits_for_the_chunks_other_requests),
     };
 
     if (!load_fakes(argc, argv))

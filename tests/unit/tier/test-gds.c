@@ -113,7 +113,7 @@ headers_without_identity_are_lmcaches_byte_for_byte(void **state)
 
 /* kvtier's fields are at the end of the header, and LMCache ignores them after its version. */
 static void
-a_file_is_header_and_payload_and_the_header_lies_beside_it(void **state)
+a_file_has_header_and_payload_and_a_second_file_the_header(void **state)
 {
     static const char start[] =
         "\xf8\x0f\0\0\0\0\0\0{\"kvcache\": {\"dtype\": \"BF16\", "
@@ -128,9 +128,9 @@ a_file_is_header_and_payload_and_the_header_lies_beside_it(void **state)
         f->c.object.is_full = !part;
         assert_int_equal(put_bytes(f->tier, &f->c.object, 5000, 1), 0);
         assert_int_equal(size_of(f->path), KVT__GDS_HEADER_BYTES + 5000);
-        assert_int_equal(size_of(beside(f)), KVT__GDS_HEADER_BYTES);
+        assert_int_equal(size_of(metadata_path(f)), KVT__GDS_HEADER_BYTES);
         read_start(f->path, header);
-        read_start(beside(f), copy);
+        read_start(metadata_path(f), copy);
         assert_memory_equal(header, copy, sizeof header);
         assert_memory_equal(header, start, sizeof start - 1);
         const char *end = (const char *)header + sizeof start - 1 + 128;
@@ -238,7 +238,7 @@ headers_are_read_as_lmcache_reads_them(void **state)
 
 /* A format or dtype without a number in LMCache is 0. */
 static void
-headers_tell_their_shape_by_lmcaches_numbers(void **state)
+headers_encode_shapes_as_lmcache(void **state)
 {
     static const struct {
         const char *dtype, *dims, *format;
@@ -337,10 +337,10 @@ main(void)
         cmocka_unit_test(names_and_directories_are_lmcaches),
         cmocka_unit_test(a_name_that_leaves_no_room_for_the_second_file_is_too_long),
         cmocka_unit_test(headers_without_identity_are_lmcaches_byte_for_byte),
-        TEST(a_file_is_header_and_payload_and_the_header_lies_beside_it),
+        TEST(a_file_has_header_and_payload_and_a_second_file_the_header),
         TEST(lmcaches_files_are_served_without_identity),
         TEST(headers_are_read_as_lmcache_reads_them),
-        cmocka_unit_test(headers_tell_their_shape_by_lmcaches_numbers),
+        cmocka_unit_test(headers_encode_shapes_as_lmcache),
         TEST(a_changed_bit_of_our_header_is_never_lmcaches),
         TEST(files_cut_off_are_damaged),
     };

@@ -199,7 +199,7 @@ wait_until_full(void)
 /* -------------------------------------------------------------------------- tests */
 
 static void
-there_is_none_before_the_first_bytes_are_moved(void **state)
+no_slot_is_lent_before_the_first_transfer(void **state)
 {
     struct kvt__slot slot;
 
@@ -287,7 +287,7 @@ stores_leave_half_of_the_region(void **state)
 
 /* The transfer of other memory waits, and gets the next room. */
 static void
-loads_may_have_all_of_it_until_other_memory_wants_room(void **state)
+loads_may_use_all_memory_until_stores_need_room(void **state)
 {
     struct kvt__slot slots[16], more, other;
     struct stuck s = { 0 };
@@ -312,7 +312,7 @@ loads_may_have_all_of_it_until_other_memory_wants_room(void **state)
 
 /* Reads into other memory wait for room until the read into the slot has ended. */
 static void
-a_slot_does_not_wait_for_those_that_want_its_memory(void **state)
+a_slot_does_not_wait_for_requests_for_its_memory(void **state)
 {
     struct kvt__slot slots[3], other[12];
     struct stuck reads[12];
@@ -371,7 +371,7 @@ a_read_that_failed_leaves_room_to_others(void **state)
 
 /* The old daemon may still write into the slot after the restart. */
 static void
-what_a_restart_interrupts_is_not_read_into_the_same_slot_again(void **state)
+a_read_interrupted_by_a_restart_gets_another_slot(void **state)
 {
     struct stuck s;
 
@@ -392,7 +392,7 @@ what_a_restart_interrupts_is_not_read_into_the_same_slot_again(void **state)
 
 /* A slot filled before the restart is stored after the restart. */
 static void
-a_slot_of_a_region_that_is_no_more_is_copied(void **state)
+a_slot_of_a_closed_region_is_copied(void **state)
 {
     (void)state;
     make_region();
@@ -442,18 +442,18 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        TEST(there_is_none_before_the_first_bytes_are_moved),
+        TEST(no_slot_is_lent_before_the_first_transfer),
         cmocka_unit_test_setup_teardown(a_worker_makes_the_rings_before_its_first_transfer,
                                         setup_worker, teardown),
         TEST(bytes_of_the_region_are_not_copied),
         TEST(bytes_of_other_memory_are_copied_once),
         TEST(stores_leave_half_of_the_region),
-        TEST(loads_may_have_all_of_it_until_other_memory_wants_room),
-        TEST(a_slot_does_not_wait_for_those_that_want_its_memory),
+        TEST(loads_may_use_all_memory_until_stores_need_room),
+        TEST(a_slot_does_not_wait_for_requests_for_its_memory),
         cmocka_unit_test_setup_teardown(a_read_that_failed_leaves_room_to_others, setup_single,
                                         teardown),
-        TEST(what_a_restart_interrupts_is_not_read_into_the_same_slot_again),
-        TEST(a_slot_of_a_region_that_is_no_more_is_copied),
+        TEST(a_read_interrupted_by_a_restart_gets_another_slot),
+        TEST(a_slot_of_a_closed_region_is_copied),
         TEST(the_region_is_pinned_where_a_gpu_is_used),
         cmocka_unit_test(only_the_selected_client_was_used),
     };

@@ -21,7 +21,7 @@ a_restart_waits_for_the_memory_of_the_last_run(void **state)
 }
 
 static void
-what_has_no_room_is_said(void **state)
+missing_space_is_reported(void **state)
 {
     static const char *const larger[] = { "hf3fs_iov_size=209715200", NULL };
     struct fixture *f = *state;
@@ -38,7 +38,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_restart_waits_for_the_memory_of_the_last_run),
-        TEST(what_has_no_room_is_said),
+        TEST(missing_space_is_reported),
         cmocka_unit_test(only_the_selected_client_was_used),
     };
 

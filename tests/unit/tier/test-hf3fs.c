@@ -27,7 +27,7 @@ many_chunks_are_under_way_at_once(void **state)
 }
 
 static void
-a_chunk_larger_than_the_region_passes_in_turns(void **state)
+a_chunk_larger_than_the_region_is_moved_in_parts(void **state)
 {
     struct fixture *f = *state;
 
@@ -75,7 +75,7 @@ a_daemon_without_negative_depths_will_do(void **state)
 }
 
 static void
-a_short_result_is_asked_for_the_rest(void **state)
+a_short_result_is_continued(void **state)
 {
     struct fixture *f = *state;
 
@@ -125,7 +125,7 @@ a_file_that_was_cut_is_an_error(void **state)
 
 /* The wake-ups of new I/Os and of completions are lost. */
 static void
-a_wake_up_that_is_lost_stops_nothing(void **state)
+a_lost_wake_up_stops_no_transfer(void **state)
 {
     struct fixture *f = *state;
 
@@ -191,7 +191,7 @@ a_restart_under_way_is_got_over(void **state)
 }
 
 static void
-without_a_daemon_it_fails_soon(void **state)
+without_a_daemon_transfers_fail_soon(void **state)
 {
     struct fixture *f = *state;
 
@@ -207,7 +207,7 @@ without_a_daemon_it_fails_soon(void **state)
 
 /* A close does not wait for a response that never arrives. */
 static void
-stopping_ends_what_is_stuck(void **state)
+stop_ends_stuck_transfers(void **state)
 {
     struct fixture *f = *state;
     struct many m;
@@ -247,7 +247,7 @@ tiers_of_one_mount_share_a_region(void **state)
 /* ------------------------------------------------------------------------- set-up */
 
 static void
-what_is_no_3fs_is_said(void **state)
+a_directory_outside_3fs_is_reported(void **state)
 {
     struct fixture *f = *state;
     struct kvt__tier *tier = NULL;
@@ -273,7 +273,7 @@ what_is_no_3fs_is_said(void **state)
 }
 
 static void
-a_client_that_cannot_be_had_is_said(void **state)
+an_unavailable_client_is_reported(void **state)
 {
     static const char *const mine[] = { "HF3FS_CLIENT=mine", NULL };
     struct fixture *f = *state;
@@ -292,23 +292,23 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(many_chunks_are_under_way_at_once),
-        TEST(a_chunk_larger_than_the_region_passes_in_turns),
+        TEST(a_chunk_larger_than_the_region_is_moved_in_parts),
         TEST(nothing_waits_for_a_group_to_fill),
         TEST(a_job_has_no_more_than_was_allowed),
         TEST(a_daemon_without_negative_depths_will_do),
-        TEST(a_short_result_is_asked_for_the_rest),
+        TEST(a_short_result_is_continued),
         TEST(an_error_result_fails_that_chunk_alone),
         TEST(a_write_that_fails_leaves_nothing),
         TEST(a_file_that_was_cut_is_an_error),
-        TEST(a_wake_up_that_is_lost_stops_nothing),
+        TEST(a_lost_wake_up_stops_no_transfer),
         TEST(results_may_come_in_any_order),
         TEST(a_restart_of_the_daemon_is_got_over),
         TEST(a_restart_under_way_is_got_over),
-        TEST(without_a_daemon_it_fails_soon),
-        TEST(stopping_ends_what_is_stuck),
+        TEST(without_a_daemon_transfers_fail_soon),
+        TEST(stop_ends_stuck_transfers),
         TEST(tiers_of_one_mount_share_a_region),
-        TEST(what_is_no_3fs_is_said),
-        TEST(a_client_that_cannot_be_had_is_said),
+        TEST(a_directory_outside_3fs_is_reported),
+        TEST(an_unavailable_client_is_reported),
         cmocka_unit_test(only_the_selected_client_was_used),
     };
 

@@ -24,7 +24,7 @@ setup(void **state)
 /* ------------------------------------------------------------------- files */
 
 static void
-names_are_lmcaches_and_tell_a_key_that_has_the_same_name(void **state)
+names_equal_lmcaches_and_decode_to_a_key_with_the_name(void **state)
 {
     static const char key[] =
         "meta-llama/Llama-3.1-8B@1@0@1a540024b49d3bfe@bfloat16@lora%sql-v2";
@@ -46,7 +46,7 @@ names_are_lmcaches_and_tell_a_key_that_has_the_same_name(void **state)
 }
 
 static void
-a_file_is_payload_and_trailer_whatever_save_chunk_meta_says(void **state)
+a_file_is_payload_and_trailer_with_any_save_chunk_meta(void **state)
 {
     struct fixture *f = *state;
     struct kvt__found found;
@@ -109,7 +109,7 @@ a_file_of_any_other_length_is_ebadmsg(void **state)
 
 /* The suffix is PyTorch's. */
 static void
-list_passes_over_what_is_no_chunk(void **state)
+list_skips_files_that_are_no_chunks(void **state)
 {
     static const char *const others[] = {
         "model.pt", ".pt", "a@b.pt", "m@1@0@1@half.data", "m@1@0@12@nodtype.pt",
@@ -129,7 +129,7 @@ struct share_case {
 };
 
 static void
-workers_share_directories_as_lmcache_says(void **state)
+workers_share_directories_as_in_lmcache(void **state)
 {
     static const struct share_case cases[] = {
         { false, 1, 0, 3, 0, 1 }, { false, 4, 0, 3, 0, 1 }, { false, 4, 2, 3, 2, 1 },
@@ -233,7 +233,7 @@ close_pair(struct pair *p)
 }
 
 static bool
-lies_in(const struct pair *p, char dir)
+is_in(const struct pair *p, char dir)
 {
     char path[512];
 
@@ -242,7 +242,7 @@ lies_in(const struct pair *p, char dir)
 }
 
 static void
-a_chunk_is_found_and_removed_wherever_it_lies(void **state)
+a_chunk_is_found_and_removed_in_any_directory(void **state)
 {
     struct kvt__found found;
     struct names names = { 0 };
@@ -252,19 +252,19 @@ a_chunk_is_found_and_removed_wherever_it_lies(void **state)
     (void)state;
     open_pair(&p);
     assert_int_equal(put_bytes(p.other, &p.c.object, 300 << 10, 1), 0);
-    assert_true(!lies_in(&p, 'a') && lies_in(&p, 'b'));
+    assert_true(!is_in(&p, 'a') && is_in(&p, 'b'));
     assert_int_equal(get_bytes(p.tier, &p.c.object, 300 << 10, 1, &found, &same), 0);
     assert_true(same && found.has_id);
     assert_int_equal(kvt__tier_probe(p.tier, &p.c.object, &found), 0);
     assert_int_equal(p.tier->ops->list(p.tier, "", take_name, &names), 0);
     assert_int_equal(names.n, 1);
     assert_int_equal(kvt__tier_remove(p.tier, &p.c.object), 0);
-    assert_false(lies_in(&p, 'b'));
+    assert_false(is_in(&p, 'b'));
     close_pair(&p);
 }
 
 static void
-a_put_takes_the_place_of_one_in_another_directory(void **state)
+a_put_replaces_a_chunk_in_another_directory(void **state)
 {
     struct kvt__found found;
     struct pair p;
@@ -274,7 +274,7 @@ a_put_takes_the_place_of_one_in_another_directory(void **state)
     open_pair(&p);
     assert_int_equal(put_bytes(p.other, &p.c.object, 5000, 1), 0);
     assert_int_equal(put_bytes(p.tier, &p.c.object, 5000, 2), 0);
-    assert_true(lies_in(&p, 'a') && !lies_in(&p, 'b'));
+    assert_true(is_in(&p, 'a') && !is_in(&p, 'b'));
     assert_int_equal(get_bytes(p.other, &p.c.object, 5000, 2, &found, &same), 0);
     assert_true(same);
     close_pair(&p);
@@ -282,7 +282,7 @@ a_put_takes_the_place_of_one_in_another_directory(void **state)
 
 /* LMCache leaves chunks in the other directory if an engine moves to another GPU. */
 static void
-a_chunk_that_lies_twice_counts_once_with_the_bytes_of_both(void **state)
+a_chunk_in_two_directories_counts_once_with_both_sizes(void **state)
 {
     struct names names = { 0 };
     struct kvt__found found;
@@ -304,7 +304,7 @@ a_chunk_that_lies_twice_counts_once_with_the_bytes_of_both(void **state)
     assert_int_equal(get_bytes(p.tier, &p.c.object, 5, 1, &found, &same), 0);
     assert_int_equal(found.stored_bytes, 8192);
     assert_int_equal(kvt__tier_remove(p.tier, &p.c.object), 0);
-    assert_true(!lies_in(&p, 'a') && !lies_in(&p, 'b'));
+    assert_true(!is_in(&p, 'a') && !is_in(&p, 'b'));
     close_pair(&p);
 }
 
@@ -359,17 +359,17 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(names_are_lmcaches_and_tell_a_key_that_has_the_same_name),
-        TEST(a_file_is_payload_and_trailer_whatever_save_chunk_meta_says),
+        cmocka_unit_test(names_equal_lmcaches_and_decode_to_a_key_with_the_name),
+        TEST(a_file_is_payload_and_trailer_with_any_save_chunk_meta),
         TEST(any_bytes_of_lmcache_are_a_payload),
         TEST(a_file_of_any_other_length_is_ebadmsg),
-        TEST(list_passes_over_what_is_no_chunk),
-        cmocka_unit_test(workers_share_directories_as_lmcache_says),
+        TEST(list_skips_files_that_are_no_chunks),
+        cmocka_unit_test(workers_share_directories_as_in_lmcache),
         cmocka_unit_test(directories_that_cannot_be_shared_evenly_are_refused),
         cmocka_unit_test(a_worker_with_several_directories_spreads_keys_by_lmcaches_mix),
-        cmocka_unit_test(a_chunk_is_found_and_removed_wherever_it_lies),
-        cmocka_unit_test(a_put_takes_the_place_of_one_in_another_directory),
-        cmocka_unit_test(a_chunk_that_lies_twice_counts_once_with_the_bytes_of_both),
+        cmocka_unit_test(a_chunk_is_found_and_removed_in_any_directory),
+        cmocka_unit_test(a_put_replaces_a_chunk_in_another_directory),
+        cmocka_unit_test(a_chunk_in_two_directories_counts_once_with_both_sizes),
         cmocka_unit_test(the_list_may_have_blanks_empty_parts_and_relative_paths),
         cmocka_unit_test(a_failed_open_names_local_disk),
     };

@@ -136,7 +136,7 @@ assert_row_refused(char *cells[MAX_CELLS])
 }
 
 static void
-the_page_says_what_the_code_does(void **state)
+the_table_of_addresses_in_the_page_is_right(void **state)
 {
     (void)state;
     FILE *f = fopen(page, "re");
@@ -174,7 +174,7 @@ address(const char *rest, const char *endpoint, const char *region)
 }
 
 static void
-plain_http_by_domain_is_told(void **state)
+plain_http_by_domain_is_reported(void **state)
 {
     (void)state;
 
@@ -386,7 +386,7 @@ static const struct {
 };
 
 static void
-redirects_stay_with_the_owner(void **state)
+redirects_stay_in_the_owners_domain(void **state)
 {
     (void)state;
 
@@ -422,12 +422,12 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_page_says_what_the_code_does),
-        cmocka_unit_test(plain_http_by_domain_is_told),
+        cmocka_unit_test(the_table_of_addresses_in_the_page_is_right),
+        cmocka_unit_test(plain_http_by_domain_is_reported),
         cmocka_unit_test(hosts_of_aws_are_known),
         cmocka_unit_test(names_resolve_as_set),
         cmocka_unit_test(long_parts_fit_or_are_refused),
-        cmocka_unit_test(redirects_stay_with_the_owner),
+        cmocka_unit_test(redirects_stay_in_the_owners_domain),
     };
 
     if (argc != 2) {

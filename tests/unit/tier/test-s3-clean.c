@@ -4,7 +4,7 @@
 #include "s3-clean-test.h"
 
 static void
-below_the_limit_nothing_goes(void **state)
+below_the_limit_nothing_is_deleted(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -74,7 +74,7 @@ foreign_objects_are_neither_counted_nor_deleted(void **state)
 }
 
 static void
-many_pages_go_in_batches(void **state)
+many_pages_are_deleted_in_batches(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -88,7 +88,7 @@ many_pages_go_in_batches(void **state)
 }
 
 static void
-more_than_memory_is_meant_for_goes_in_rounds(void **state)
+max_victims_limits_each_round_of_deletions(void **state)
 {
     struct s3_tier *t = open_cleaner();
 
@@ -347,11 +347,11 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        CLEAN(below_the_limit_nothing_goes),
+        CLEAN(below_the_limit_nothing_is_deleted),
         CLEAN(above_the_limit_one_request_deletes_the_oldest),
         CLEAN(foreign_objects_are_neither_counted_nor_deleted),
-        CLEAN(many_pages_go_in_batches),
-        CLEAN(more_than_memory_is_meant_for_goes_in_rounds),
+        CLEAN(many_pages_are_deleted_in_batches),
+        CLEAN(max_victims_limits_each_round_of_deletions),
         CLEAN(a_directory_bucket_is_cleaned_too),
         CLEAN(the_oldest_of_many_are_chosen),
         CLEAN(after_failed_deletions_younger_objects_are_deleted),

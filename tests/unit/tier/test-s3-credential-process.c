@@ -158,7 +158,7 @@ a_program_has_the_configured_environment(void **state)
 }
 
 static void
-no_descriptor_of_this_process_is_open_there(void **state)
+the_program_inherits_no_descriptor(void **state)
 {
     const struct fixture *f = *state;
     int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -177,7 +177,7 @@ no_descriptor_of_this_process_is_open_there(void **state)
 }
 
 static void
-signals_are_neither_blocked_nor_ignored_there(void **state)
+the_program_inherits_no_blocked_or_ignored_signal(void **state)
 {
     const struct fixture *f = *state;
     sigset_t all, old;
@@ -300,7 +300,7 @@ a_program_is_killed_when_the_store_closes(void **state)
 
 /* A program may start an agent that continues to run and keeps standard error open. */
 static void
-children_left_behind_are_not_waited_for(void **state)
+remaining_children_are_not_waited_for(void **state)
 {
     const struct fixture *f = *state;
     char *out;
@@ -377,13 +377,13 @@ main(void)
         cmocka_unit_test(an_open_quote_or_no_word_is_an_error),
         PROGRAM(the_output_of_a_program_is_read),
         PROGRAM(a_program_has_the_configured_environment),
-        PROGRAM(no_descriptor_of_this_process_is_open_there),
-        PROGRAM(signals_are_neither_blocked_nor_ignored_there),
+        PROGRAM(the_program_inherits_no_descriptor),
+        PROGRAM(the_program_inherits_no_blocked_or_ignored_signal),
         PROGRAM(the_first_line_of_standard_error_is_reported),
         PROGRAM(more_output_than_keys_have_is_an_error),
         PROGRAM(a_program_that_hangs_is_killed_with_its_children),
         PROGRAM(a_program_is_killed_when_the_store_closes),
-        PROGRAM(children_left_behind_are_not_waited_for),
+        PROGRAM(remaining_children_are_not_waited_for),
         PROGRAM(a_program_that_cannot_start_is_an_error),
         cmocka_unit_test(without_free_descriptors_no_other_descriptor_is_closed),
         PROGRAM(a_program_that_was_reaped_counts_as_success),

@@ -46,7 +46,7 @@ urls_are_read(void **state)
 }
 
 static void
-what_is_no_url_is_an_error(void **state)
+an_invalid_url_is_an_error(void **state)
 {
     static const char *const texts[] = {
         "", "h", "ftp://h", "http://", "http:///x", "http://h:", "http://h:0", "http://h:x",
@@ -92,7 +92,7 @@ container(struct service *s, const char *request, char *out, size_t room)
 }
 
 static void
-a_container_is_asked_by_its_full_uri(void **state)
+the_full_uri_of_a_container_is_requested(void **state)
 {
     struct asking *a = *state;
 
@@ -168,7 +168,7 @@ container_path(struct asking *a, const char *variable, int *err)
 }
 
 static void
-a_relative_uri_is_that_of_the_ecs_agent(void **state)
+a_relative_uri_belongs_to_the_ecs_agent(void **state)
 {
     struct asking *a = *state;
     struct kvt__s3_url url;
@@ -189,7 +189,7 @@ a_relative_uri_is_that_of_the_ecs_agent(void **state)
 /* Every service rejects a plain URL with a host name or another network before sending a request;
  * allowed hosts are connected by address. */
 static void
-keys_are_asked_for_without_tls_on_this_host_only(void **state)
+keys_are_requested_without_tls_only_from_this_host(void **state)
 {
     static const struct {
         const char *url, *address; /* NULL: rejected; "": connected by name, with TLS */
@@ -305,7 +305,7 @@ metadata(struct service *s, const char *request, char *out, size_t room)
 }
 
 static void
-an_instance_is_asked_with_a_token(void **state)
+the_instance_metadata_is_requested_with_a_token(void **state)
 {
     struct asking *a = *state;
 
@@ -363,7 +363,7 @@ expect_metadata_failure(struct asking *a, service_fn *answer, const char *why)
 }
 
 static void
-an_instance_without_keys_says_why(void **state)
+an_instance_without_keys_names_the_reason(void **state)
 {
     struct asking *a = *state;
 
@@ -387,7 +387,7 @@ a_metadata_service_can_be_disabled(void **state)
 }
 
 static void
-a_metadata_service_that_hangs_is_given_up(void **state)
+a_hanging_metadata_service_times_out(void **state)
 {
     struct asking *a = *state;
 
@@ -484,17 +484,17 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(urls_are_read),
-        cmocka_unit_test(what_is_no_url_is_an_error),
-        ASKING(a_container_is_asked_by_its_full_uri),
+        cmocka_unit_test(an_invalid_url_is_an_error),
+        ASKING(the_full_uri_of_a_container_is_requested),
         ASKING(the_authorization_is_read_for_each_request),
         ASKING(an_error_of_a_container_is_reported_with_code_and_message),
-        ASKING(a_relative_uri_is_that_of_the_ecs_agent),
-        ASKING(keys_are_asked_for_without_tls_on_this_host_only),
+        ASKING(a_relative_uri_belongs_to_the_ecs_agent),
+        ASKING(keys_are_requested_without_tls_only_from_this_host),
         ASKING(local_services_are_reached_without_proxy),
-        ASKING(an_instance_is_asked_with_a_token),
-        ASKING(an_instance_without_keys_says_why),
+        ASKING(the_instance_metadata_is_requested_with_a_token),
+        ASKING(an_instance_without_keys_names_the_reason),
         ASKING(a_metadata_service_can_be_disabled),
-        ASKING(a_metadata_service_that_hangs_is_given_up),
+        ASKING(a_hanging_metadata_service_times_out),
         ASKING(the_metadata_service_is_at_amazons_address),
         cmocka_unit_test(the_output_of_a_program_needs_a_version),
         cmocka_unit_test(json_without_keys_is_an_error),

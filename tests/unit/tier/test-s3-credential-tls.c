@@ -117,7 +117,7 @@ awss_own_variable_adds_certificates(void **state)
 
 /* SSL_CERT_FILE: OpenSSL's file with the system's certificates. */
 static void
-the_systems_certificates_count_beside_those(void **state)
+the_systems_certificates_are_trusted_too(void **state)
 {
     char path[300];
     struct authority other;
@@ -160,7 +160,7 @@ look_up_unknown(const char *verify, const char *bundle)
 }
 
 static void
-a_store_is_verified_unless_the_settings_say_otherwise(void **state)
+a_store_is_verified_unless_s3_verify_tls_is_false(void **state)
 {
     (void)state;
     assert_int_equal(look_up_unknown(NULL, NULL), 0);
@@ -214,8 +214,8 @@ main(void)
         TEST(an_impostor_gets_no_token_although_the_store_is_not_verified),
         TEST(certificates_for_the_store_do_not_count),
         TEST(awss_own_variable_adds_certificates),
-        TEST(the_systems_certificates_count_beside_those),
-        TEST(a_store_is_verified_unless_the_settings_say_otherwise),
+        TEST(the_systems_certificates_are_trusted_too),
+        TEST(a_store_is_verified_unless_s3_verify_tls_is_false),
         TEST(a_store_that_demands_a_certificate_gets_the_one_that_is_set),
     };
 

@@ -125,7 +125,7 @@ a_profiles_program_gives_keys(void **state)
 }
 
 static void
-a_profile_for_sso_says_what_to_do(void **state)
+a_profile_for_sso_names_the_remedy(void **state)
 {
     struct asking *a = *state;
 
@@ -267,7 +267,7 @@ keys_that_have_expired_do_not_count(void **state)
 }
 
 static void
-the_source_that_had_keys_is_asked_alone_until_it_fails(void **state)
+the_source_of_the_keys_is_used_alone_until_a_failure(void **state)
 {
     static const char keys[] = "[default]\naws_access_key_id=AKP\n"
                                "aws_secret_access_key=" SECRET "\n";
@@ -375,7 +375,7 @@ keys_are_left_out_of_core_dumps(void **state)
 /* ------------------------------------------------------------------- no keys */
 
 static void
-without_any_source_the_message_says_so(void **state)
+without_a_source_the_message_names_all_sources(void **state)
 {
     struct asking *a = *state;
     struct kvt__s3_keys *keys;
@@ -427,16 +427,16 @@ main(void)
         ASKING(a_profile_has_keys),
         ASKING(a_default_profile_without_keys_is_not_set),
         ASKING(a_profiles_program_gives_keys),
-        ASKING(a_profile_for_sso_says_what_to_do),
+        ASKING(a_profile_for_sso_names_the_remedy),
         ASKING(the_first_source_that_has_keys_counts),
         ASKING(a_source_that_fails_does_not_end_the_search),
         ASKING(a_named_profile_that_fails_ends_the_search),
         ASKING(a_named_profile_that_fails_later_ends_the_search),
         ASKING(keys_that_have_expired_do_not_count),
-        ASKING(the_source_that_had_keys_is_asked_alone_until_it_fails),
+        ASKING(the_source_of_the_keys_is_used_alone_until_a_failure),
         ASKING(a_chain_keeps_copies),
         ASKING(keys_are_left_out_of_core_dumps),
-        ASKING(without_any_source_the_message_says_so),
+        ASKING(without_a_source_the_message_names_all_sources),
         ASKING(the_message_lists_all_failed_sources),
     };
 

@@ -66,7 +66,7 @@ encoded_text_decodes_in_place(void **state)
 }
 
 static void
-what_is_no_encoding_is_einval(void **state)
+an_invalid_encoding_is_einval(void **state)
 {
     (void)state;
     static const char *const bad[] = { "%",   "a%",   "%4",  "a%4", "%4g",
@@ -85,7 +85,7 @@ what_is_no_encoding_is_einval(void **state)
 
 /* The buffer has exactly this size, so that a sanitizer reports an access behind the end. */
 static void
-encoding_stays_in_its_room(void **state)
+encoding_stays_in_its_buffer(void **state)
 {
     (void)state;
     const char text[] = "a b/\xc3\xa9", expected[] = "a%20b/%C3%A9";
@@ -141,7 +141,7 @@ static const struct {
 };
 
 static void
-base64_is_that_of_checksum_headers(void **state)
+base64_equals_checksum_headers(void **state)
 {
     (void)state;
     char text[32];
@@ -173,7 +173,7 @@ base64_reads_back(void **state)
 }
 
 static void
-what_is_no_base64_is_einval(void **state)
+invalid_base64_is_einval(void **state)
 {
     (void)state;
     /* The last two have unused bits that are not 0. */
@@ -194,12 +194,12 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_but_a_few_characters_are_encoded),
         cmocka_unit_test(encoded_text_decodes_in_place),
-        cmocka_unit_test(what_is_no_encoding_is_einval),
-        cmocka_unit_test(encoding_stays_in_its_room),
+        cmocka_unit_test(an_invalid_encoding_is_einval),
+        cmocka_unit_test(encoding_stays_in_its_buffer),
         cmocka_unit_test(hex_is_in_lower_case),
-        cmocka_unit_test(base64_is_that_of_checksum_headers),
+        cmocka_unit_test(base64_equals_checksum_headers),
         cmocka_unit_test(base64_reads_back),
-        cmocka_unit_test(what_is_no_base64_is_einval),
+        cmocka_unit_test(invalid_base64_is_einval),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -27,7 +27,7 @@ get_nothing(size_t bytes, bool may_be_shorter)
 /* -------------------------------------------------------------- corrupt objects */
 
 static void
-damage_is_found_wherever_it_is(void **state)
+damage_at_any_position_is_found(void **state)
 {
     static const char *const damages[] = {
         "{\"corrupt_at\": 0}", "{\"corrupt_at\": 51199}", "{\"corrupt_at\": 20000}",
@@ -241,7 +241,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        S3_TEST(damage_is_found_wherever_it_is),
+        S3_TEST(damage_at_any_position_is_found),
         S3_TEST(an_object_without_identity_is_checked_by_the_servers_checksum),
         S3_TEST(an_opaque_object_without_identity_is_damaged),
         S3_TEST(an_object_with_an_unreadable_identity_is_damaged),

@@ -12,7 +12,7 @@
 
 /* A request with the most headers and parameters. */
 static void
-what_is_sent_is_what_is_signed(void **state)
+the_signed_head_is_sent(void **state)
 {
     (void)state;
     const struct vector *v = &vectors[5];
@@ -72,7 +72,7 @@ without_keys_nothing_is_signed(void **state)
 
 /* The buffer has exactly this size, so that a sanitizer reports an access behind the end. */
 static void
-a_head_stays_in_its_room(void **state)
+a_head_stays_in_its_buffer(void **state)
 {
     (void)state;
 
@@ -264,9 +264,9 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_sent_is_what_is_signed),
+        cmocka_unit_test(the_signed_head_is_sent),
         cmocka_unit_test(without_keys_nothing_is_signed),
-        cmocka_unit_test(a_head_stays_in_its_room),
+        cmocka_unit_test(a_head_stays_in_its_buffer),
         cmocka_unit_test(headers_and_parameters_are_counted),
         cmocka_unit_test(a_long_query_is_whole_or_refused),
         cmocka_unit_test(parameters_are_sorted_by_encoded_name_and_value),

@@ -128,7 +128,7 @@ rejected_keys_close_to_expiry_are_refreshed_once(void **state)
 /* One answer with a Date of another century must not make good keys unusable: without keys
  * there is no request whose answer could correct the clock. */
 static void
-a_wrong_date_takes_no_keys_away(void **state)
+a_wrong_date_does_not_discard_keys(void **state)
 {
     (void)state;
     add_key(1, 1000);
@@ -168,7 +168,7 @@ keys_rejected_by_a_head_are_refreshed_once(void **state)
 }
 
 static void
-lookups_go_on_after_keys_were_rotated(void **state)
+lookups_continue_after_a_key_rotation(void **state)
 {
     (void)state;
     add_key(1, 1000);
@@ -243,7 +243,7 @@ keys_rejected_twice_are_reported(void **state)
 }
 
 static void
-a_source_that_fails_is_told_by_every_call(void **state)
+every_call_reports_a_failed_source(void **state)
 {
     (void)state;
     put_text("keys", "#!/bin/sh\nexit 3\n", 0700);
@@ -285,13 +285,13 @@ main(void)
         TEST(no_proxy_of_the_environment_counts),
         TEST(expired_keys_are_refreshed_once),
         TEST(rejected_keys_close_to_expiry_are_refreshed_once),
-        TEST(a_wrong_date_takes_no_keys_away),
+        TEST(a_wrong_date_does_not_discard_keys),
         TEST(keys_rejected_by_a_head_are_refreshed_once),
-        TEST(lookups_go_on_after_keys_were_rotated),
+        TEST(lookups_continue_after_a_key_rotation),
         TEST(a_right_that_is_missing_renews_keys_once_a_minute),
         TEST(keys_without_replacement_stay_in_use),
         TEST(keys_rejected_twice_are_reported),
-        TEST(a_source_that_fails_is_told_by_every_call),
+        TEST(every_call_reports_a_failed_source),
         TEST(operations_that_wait_for_keys_end_when_the_tier_is_stopped),
     };
 

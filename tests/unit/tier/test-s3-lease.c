@@ -302,7 +302,7 @@ a_lease_is_renewed_at_half_time_and_lost_near_expiry(void **state)
 /* ---------------------------------------------------- stores without If-None-Match */
 
 static void
-a_store_without_conditions_evicts_nothing_and_says_so_once(void **state)
+a_store_without_conditions_evicts_nothing_and_warns_once(void **state)
 {
     struct s3_tier *t;
 
@@ -410,7 +410,7 @@ main(void)
         CLEAN(a_lost_lease_ends_a_list_that_takes_longer_than_a_minute),
         CLEAN(a_lease_is_not_checked_for_each_page_of_a_list),
         CLEAN(a_lease_is_renewed_at_half_time_and_lost_near_expiry),
-        CLEAN(a_store_without_conditions_evicts_nothing_and_says_so_once),
+        CLEAN(a_store_without_conditions_evicts_nothing_and_warns_once),
         CLEAN(a_store_that_ignores_conditions_evicts_nothing),
         CLEAN(a_process_that_stores_enforces_the_limit),
         CLEAN(without_stores_or_limit_nothing_is_listed),

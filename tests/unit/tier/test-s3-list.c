@@ -11,10 +11,10 @@ static struct {
     unsigned n, n_opaque, n_odd; /* odd: a name other than "m@1@0@HASH@bfloat16", or a size other
                                   * than 1 byte */
     bool seen[N_OBJECTS];
-} told;
+} listed;
 
 static void
-tell(void *ctx, const char *key, bool opaque, uint64_t bytes, int64_t mtime_ns)
+on_listed(void *ctx, const char *key, bool opaque, uint64_t bytes, int64_t mtime_ns)
 {
     struct kvt__key_parts parts;
     uint64_t i = UINT64_MAX;
@@ -22,21 +22,21 @@ tell(void *ctx, const char *key, bool opaque, uint64_t bytes, int64_t mtime_ns)
     (void)ctx;
     if (!kvt__key_parse(key, &parts))
         i = parts.hash.bits[0];
-    told.n++;
-    told.n_opaque += opaque;
-    if (i < N_OBJECTS && bytes == 1 && mtime_ns > 0 && !told.seen[i])
-        told.seen[i] = true;
+    listed.n++;
+    listed.n_opaque += opaque;
+    if (i < N_OBJECTS && bytes == 1 && mtime_ns > 0 && !listed.seen[i])
+        listed.seen[i] = true;
     else
-        told.n_odd++;
+        listed.n_odd++;
 }
 
 static void
 list_prefix(const char *prefix, unsigned n)
 {
-    memset(&told, 0, sizeof told);
-    assert_good(tier->ops->list(tier, prefix, tell, NULL));
-    assert_int_equal(told.n, n);
-    assert_int_equal(told.n_odd, 0);
+    memset(&listed, 0, sizeof listed);
+    assert_good(tier->ops->list(tier, prefix, on_listed, NULL));
+    assert_int_equal(listed.n, n);
+    assert_int_equal(listed.n_odd, 0);
 }
 
 static void
@@ -153,7 +153,7 @@ foreign_objects_are_skipped(void **state)
         assert_good(put_bytes(tier, &object, 1, 1));
     }
     list_all(3);
-    assert_int_equal(told.n_opaque, 1);
+    assert_int_equal(listed.n_opaque, 1);
 }
 
 /* Another store's prefix begins with this store's prefix. */
@@ -180,7 +180,7 @@ another_prefix_is_not_listed(void **state)
 #define PAGE "\"match\": {\"operation\": \"ListObjectsV2\"}"
 
 static void
-a_page_that_fails_is_asked_for_again(void **state)
+a_failed_page_is_requested_again(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -203,10 +203,10 @@ a_page_that_cannot_be_read_fails(void **state)
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         snprintf(fault, sizeof fault, "{" PAGE ", \"do\": %s}", pages[i]);
         s3_fault(&server, fault);
-        assert_int_equal(tier->ops->list(tier, "", tell, NULL), -EBADMSG);
+        assert_int_equal(tier->ops->list(tier, "", on_listed, NULL), -EBADMSG);
     }
     s3_fault(&server, "{" PAGE ", \"do\": {\"status\": 403}}");
-    assert_fails(tier->ops->list(tier, "", tell, NULL), EACCES, "403 AccessDenied", "GET /");
+    assert_fails(tier->ops->list(tier, "", on_listed, NULL), EACCES, "403 AccessDenied", "GET /");
 }
 
 /* Without the error, the listing would never end. */
@@ -218,7 +218,7 @@ a_list_that_repeats_a_page_fails(void **state)
     s3_fault(&server, "{" PAGE ", \"count\": null, \"do\": {\"status\": 200, \"body\": "
              "\"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>"
              "again</NextContinuationToken></ListBucketResult>\"}}");
-    assert_fails(tier->ops->list(tier, "", tell, NULL), EBADMSG, "list");
+    assert_fails(tier->ops->list(tier, "", on_listed, NULL), EBADMSG, "list");
     assert_in_range(s3_n_requests(&server), 2, 3);
 }
 
@@ -232,7 +232,7 @@ main(void)
         S3_TEST(a_prefix_with_special_characters_works),
         S3_TEST(foreign_objects_are_skipped),
         S3_TEST(another_prefix_is_not_listed),
-        S3_TEST(a_page_that_fails_is_asked_for_again),
+        S3_TEST(a_failed_page_is_requested_again),
         S3_TEST(a_page_that_cannot_be_read_fails),
         S3_TEST(a_list_that_repeats_a_page_fails),
     };

@@ -12,7 +12,7 @@
 /* --------------------------------------------------------------------------- clock */
 
 static void
-a_clock_that_is_wrong_is_corrected_once(void **state)
+a_wrong_clock_is_corrected_once(void **state)
 {
     static const char *const offsets[] = { "{\"clock_offset_s\": 1200}",
                                            "{\"clock_offset_s\": -1200}" };
@@ -68,7 +68,7 @@ a_wrong_region_is_corrected_once(void **state)
 }
 
 static void
-a_region_that_is_refused_again_is_given_up(void **state)
+a_region_refused_twice_is_not_retried(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -227,7 +227,7 @@ proxy_teardown(void **state)
 }
 
 static void
-requests_go_through_a_proxy(void **state)
+requests_use_a_proxy(void **state)
 {
     (void)state;
     assert_good(put(1, BYTES, 1));
@@ -239,7 +239,7 @@ requests_go_through_a_proxy(void **state)
 }
 
 static void
-a_proxy_that_wants_a_password_is_asked_once(void **state)
+a_proxy_that_requires_a_password_gets_one_request(void **state)
 {
     static const char *const tls[] = { "disable_tls=false", "s3_addressing=path", NULL };
     struct kvt__tier *behind = NULL;
@@ -383,13 +383,13 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        S3_TEST(a_clock_that_is_wrong_is_corrected_once),
+        S3_TEST(a_wrong_clock_is_corrected_once),
         S3_TEST(without_a_date_the_clock_stays),
         S3_TEST(a_wrong_region_is_corrected_once),
-        S3_TEST(a_region_that_is_refused_again_is_given_up),
+        S3_TEST(a_region_refused_twice_is_not_retried),
         S3_TEST(a_redirect_without_a_target_fails),
-        PROXY_TEST(requests_go_through_a_proxy),
-        PROXY_TEST(a_proxy_that_wants_a_password_is_asked_once),
+        PROXY_TEST(requests_use_a_proxy),
+        PROXY_TEST(a_proxy_that_requires_a_password_gets_one_request),
         PROXY_TEST(a_permanent_redirect_within_the_domain_is_followed_for_good),
         PROXY_TEST(a_temporary_redirect_moves_one_call),
         PROXY_TEST(places_are_remembered_once_and_are_few),

@@ -48,7 +48,7 @@ settings_belong_to_the_section_above(void **state)
 }
 
 static void
-sections_of_one_name_are_one_and_the_last_setting_counts(void **state)
+sections_of_one_name_are_merged_and_the_last_setting_counts(void **state)
 {
     static const char text[] = "[a]\nregion=1\nrole_arn=r\n[b]\nregion=2\n[a]\nregion=3\n";
 
@@ -104,7 +104,7 @@ other_systems_ends_of_lines_and_marks_are_read(void **state)
 }
 
 static void
-an_empty_setting_takes_the_one_before_away(void **state)
+an_empty_setting_deletes_the_previous_value(void **state)
 {
     (void)state;
     expect("a", false, "[a]\nregion=x\nregion=\n", "region", NULL);
@@ -154,7 +154,7 @@ the_profile_is_configured_or_of_the_environment_or_default(void **state)
 }
 
 static void
-credentials_go_before_the_config(void **state)
+credentials_take_precedence_over_the_config(void **state)
 {
     struct asking *a = *state;
     char text[64];
@@ -171,7 +171,7 @@ credentials_go_before_the_config(void **state)
 }
 
 static void
-files_are_where_the_environment_says(void **state)
+the_environment_sets_the_paths_of_files(void **state)
 {
     struct asking *a = *state;
 
@@ -192,7 +192,7 @@ files_are_where_the_environment_says(void **state)
 
 /* A message about a file contains the file's name and no content. */
 static void
-what_is_no_profile_file_is_an_error(void **state)
+an_invalid_profile_file_is_an_error(void **state)
 {
     struct asking *a = *state;
     char path[512], text[64], *big = calloc(1, (1 << 20) + 1);
@@ -221,16 +221,16 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_belong_to_the_section_above),
-        cmocka_unit_test(sections_of_one_name_are_one_and_the_last_setting_counts),
+        cmocka_unit_test(sections_of_one_name_are_merged_and_the_last_setting_counts),
         cmocka_unit_test(a_config_names_profiles_with_the_word),
         cmocka_unit_test(blanks_remarks_and_unknown_lines_do_not_count),
         cmocka_unit_test(other_systems_ends_of_lines_and_marks_are_read),
-        cmocka_unit_test(an_empty_setting_takes_the_one_before_away),
+        cmocka_unit_test(an_empty_setting_deletes_the_previous_value),
         cmocka_unit_test(zero_bytes_end_nothing),
         ASKING(the_profile_is_configured_or_of_the_environment_or_default),
-        ASKING(credentials_go_before_the_config),
-        ASKING(files_are_where_the_environment_says),
-        ASKING(what_is_no_profile_file_is_an_error),
+        ASKING(credentials_take_precedence_over_the_config),
+        ASKING(the_environment_sets_the_paths_of_files),
+        ASKING(an_invalid_profile_file_is_an_error),
     };
 
     return cmocka_run_group_tests_name("s3, profiles", tests, NULL, NULL);

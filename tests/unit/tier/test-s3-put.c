@@ -199,7 +199,7 @@ status_304_means_an_existing_object(void **state)
 /* ----------------------------------------------------- stores without a feature */
 
 static void
-a_store_without_conditions_is_not_asked_for_them_again(void **state)
+a_store_without_conditions_gets_none_again(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -284,7 +284,7 @@ count_collisions(void *ctx, enum kvt_log_level level, const char *line)
 }
 
 static void
-a_collision_of_names_is_counted_and_said_once(void **state)
+a_collision_of_names_is_counted_and_logged_once(void **state)
 {
     struct kvt__found found;
     struct chunk a, b;
@@ -446,11 +446,11 @@ main(void)
         S3_TEST(a_put_gives_up_after_three_conflicts),
         S3_TEST(a_race_of_writers_is_tried_again),
         S3_TEST(status_304_means_an_existing_object),
-        S3_TEST(a_store_without_conditions_is_not_asked_for_them_again),
+        S3_TEST(a_store_without_conditions_gets_none_again),
         S3_TEST(a_store_without_checksums_gets_none),
         S3_TEST(an_error_without_a_header_to_blame_fails),
         S3_TEST(a_damaged_object_is_overwritten_by_the_next_put),
-        S3_TEST(a_collision_of_names_is_counted_and_said_once),
+        S3_TEST(a_collision_of_names_is_counted_and_logged_once),
         S3_TEST(encryption_class_and_payer_are_sent_and_signed),
         S3_TEST(headers_of_the_user_are_sent),
         S3_TEST(invalid_headers_are_rejected_without_their_values),

@@ -47,7 +47,7 @@ a_large_object_comes_in_ranges(void **state)
 }
 
 static void
-a_range_that_fails_is_asked_for_again_alone(void **state)
+only_a_failed_range_is_requested_again(void **state)
 {
     (void)state;
     open_with_large();
@@ -71,7 +71,7 @@ a_damaged_range_is_found(void **state)
 }
 
 static void
-a_store_without_ranges_is_asked_for_all_at_once(void **state)
+a_store_without_ranges_gets_one_request(void **state)
 {
     (void)state;
     open_with_large();
@@ -153,9 +153,9 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         S3_TEST(a_large_object_comes_in_ranges),
-        S3_TEST(a_range_that_fails_is_asked_for_again_alone),
+        S3_TEST(only_a_failed_range_is_requested_again),
         S3_TEST(a_damaged_range_is_found),
-        S3_TEST(a_store_without_ranges_is_asked_for_all_at_once),
+        S3_TEST(a_store_without_ranges_gets_one_request),
         S3_TEST(an_object_replaced_between_ranges_is_an_error),
         S3_TEST(a_range_of_another_size_is_refused),
         S3_TEST(a_failed_range_fails_the_read),

@@ -58,7 +58,7 @@ a_reset_before_the_answer_is_tried_again(void **state)
 }
 
 static void
-a_body_that_ends_early_is_tried_again(void **state)
+an_incomplete_body_is_retried(void **state)
 {
     static const char *const cuts[] = {
         "{\"reset_at\": 50000}", "{\"close_at\": 50000}", "{\"close_at\": 0}" };
@@ -79,7 +79,7 @@ a_body_that_ends_early_is_tried_again(void **state)
 }
 
 static void
-bytes_that_were_damaged_on_the_way_are_sent_again(void **state)
+bytes_damaged_in_transit_are_sent_again(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -115,7 +115,7 @@ retry_after_is_waited_for(void **state)
     s3_fault(&server, "{\"do\": {\"status\": 503, \"code\": \"SlowDown\", "
              "\"retry_after\": 1}}");
     assert_good(put(1, BYTES, 1));
-    json_t *stats = s3_ask(&server, "GET", "/stats", "");
+    json_t *stats = s3_request_json(&server, "GET", "/stats", "");
     json_t *requests = json_object_get(stats, "requests");
     assert_int_equal(json_array_size(requests), 2);
     double first = json_real_value(json_object_get(json_array_get(requests, 0), "at"));
@@ -125,7 +125,7 @@ retry_after_is_waited_for(void **state)
 }
 
 static void
-an_answer_with_a_body_to_a_put_is_good(void **state)
+a_response_with_a_body_to_a_put_is_a_success(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -176,7 +176,7 @@ permanent_failures_are_not_retried(void **state)
 }
 
 static void
-a_wrong_secret_is_told(void **state)
+a_wrong_secret_is_reported(void **state)
 {
     (void)state;
     open_s3("aws_secret_access_key=SKTESU");
@@ -187,7 +187,7 @@ a_wrong_secret_is_told(void **state)
 }
 
 static void
-a_missing_bucket_is_told(void **state)
+a_missing_bucket_is_reported(void **state)
 {
     static const char *const none[] = { NULL };
     char url[128];
@@ -243,7 +243,7 @@ many_misses_open_no_more_connections_than_the_limit(void **state)
 
 /* A kept connection that the server has closed does not count as a retry. */
 static void
-a_connection_that_was_closed_is_replaced_without_a_word(void **state)
+a_closed_connection_is_replaced_without_a_warning(void **state)
 {
     (void)state;
     open_s3(NULL);
@@ -402,7 +402,7 @@ the_limit_on_stores_falls_and_rises(void **state)
 
 /* The limit delays stores, and no load waits for a delayed store. */
 static void
-loads_go_on_while_stores_wait(void **state)
+loads_continue_while_stores_wait(void **state)
 {
     static struct async puts[2];
     sem_t over;
@@ -523,17 +523,17 @@ main(void)
     const struct CMUnitTest tests[] = {
         S3_TEST(temporary_failures_are_retried),
         S3_TEST(a_reset_before_the_answer_is_tried_again),
-        S3_TEST(a_body_that_ends_early_is_tried_again),
-        S3_TEST(bytes_that_were_damaged_on_the_way_are_sent_again),
+        S3_TEST(an_incomplete_body_is_retried),
+        S3_TEST(bytes_damaged_in_transit_are_sent_again),
         S3_TEST(an_early_answer_to_a_put_is_taken),
         S3_TEST(retry_after_is_waited_for),
-        S3_TEST(an_answer_with_a_body_to_a_put_is_good),
+        S3_TEST(a_response_with_a_body_to_a_put_is_a_success),
         S3_TEST(permanent_failures_are_not_retried),
-        S3_TEST(a_wrong_secret_is_told),
-        S3_TEST(a_missing_bucket_is_told),
+        S3_TEST(a_wrong_secret_is_reported),
+        S3_TEST(a_missing_bucket_is_reported),
         S3_TEST(a_miss_keeps_its_connection),
         S3_TEST(many_misses_open_no_more_connections_than_the_limit),
-        S3_TEST(a_connection_that_was_closed_is_replaced_without_a_word),
+        S3_TEST(a_closed_connection_is_replaced_without_a_warning),
         S3_TEST(a_store_that_does_not_answer_ends_at_the_deadline),
         S3_TEST(a_body_that_stalls_ends_at_the_deadline),
         S3_TEST(a_slow_body_is_waited_for),
@@ -541,7 +541,7 @@ main(void)
         S3_TEST(hedges_are_few_in_a_row_and_a_share_of_reads),
         S3_TEST(stalls_lower_the_number_of_stores),
         S3_TEST(the_limit_on_stores_falls_and_rises),
-        S3_TEST(loads_go_on_while_stores_wait),
+        S3_TEST(loads_continue_while_stores_wait),
         S3_TEST(an_outage_does_not_multiply_the_load),
         S3_TEST(stores_slow_down_before_loads_do),
         S3_TEST(stores_grow_faster_again_when_all_is_well),

@@ -121,7 +121,7 @@ a_session_that_ends_early_is_replaced_once(void **state)
     (void)state;
     open_express(NULL);
     assert_good(put(1, BYTES, 1));
-    s3_tell(&server, "POST", "/sessions", "{\"expires_in\": -1}");
+    s3_request(&server, "POST", "/sessions", "{\"expires_in\": -1}");
     assert_int_equal(many_at_once(KVT__TIER_GET), N_READS);
     assert_int_equal(n_sessions(), 2);
 }
@@ -138,7 +138,7 @@ a_session_that_is_refused_leads_to_newer_keys(void **state)
     open_express(no_keys);
     assert_good(put(1, BYTES, 1));
     add_key(1, -1);
-    s3_tell(&server, "POST", "/sessions", "{\"expires_in\": -1}");
+    s3_request(&server, "POST", "/sessions", "{\"expires_in\": -1}");
     assert_int_equal(many_at_once(KVT__TIER_GET), N_READS);
     assert_int_equal(n_runs(), 2);
     assert_int_equal(n_sessions(), 3);
@@ -148,7 +148,7 @@ a_session_that_is_refused_leads_to_newer_keys(void **state)
 static unsigned
 n_read_only(void)
 {
-    json_t *stats = s3_ask(&server, "GET", "/stats", ""), *request;
+    json_t *stats = s3_request_json(&server, "GET", "/stats", ""), *request;
     unsigned n = 0;
     size_t i;
 
@@ -232,7 +232,7 @@ a_session_that_cannot_be_read_leaves_no_secret(void **state)
 }
 
 static void
-a_session_is_asked_for_again_when_that_failed(void **state)
+a_failed_session_request_is_retried(void **state)
 {
     (void)state;
     kvt_set_log(be_silent, NULL, KVT_LOG_INFO);
@@ -268,7 +268,7 @@ keys_that_may_only_read_read(void **state)
 
 /* S3 Express accepts encryption headers for a session, not for a PUT in the session. */
 static void
-a_session_says_how_objects_are_encrypted(void **state)
+a_session_request_names_the_encryption(void **state)
 {
     static const char *const kms[] = { "s3_sse=aws:kms", "s3_sse_kms_key_id=key/1", NULL };
     static const char sse[] = "x-amz-server-side-encryption";
@@ -293,9 +293,9 @@ main(void)
         TEST(a_session_that_is_refused_leads_to_newer_keys),
         TEST(a_missing_session_is_reported),
         TEST(a_session_that_cannot_be_read_leaves_no_secret),
-        TEST(a_session_is_asked_for_again_when_that_failed),
+        TEST(a_failed_session_request_is_retried),
         TEST(keys_that_may_only_read_read),
-        TEST(a_session_says_how_objects_are_encrypted),
+        TEST(a_session_request_names_the_encryption),
     };
 
     set_process_environment();

@@ -84,7 +84,7 @@ a_key_for_another_scope_is_another(void **state)
 
 /* The cases of RFC 4231 with keys shorter and longer than a block. */
 static void
-hmac_is_that_of_the_rfc(void **state)
+hmac_equals_the_rfc(void **state)
 {
     (void)state;
     uint8_t key[131], out[32];
@@ -163,7 +163,7 @@ main(void)
         cmocka_unit_test(known_requests_have_their_known_signatures),
         cmocka_unit_test(a_signing_key_comes_in_known_steps),
         cmocka_unit_test(a_key_for_another_scope_is_another),
-        cmocka_unit_test(hmac_is_that_of_the_rfc),
+        cmocka_unit_test(hmac_equals_the_rfc),
         cmocka_unit_test(secrets_of_any_length_sign),
         cmocka_unit_test(threads_share_keys),
     };

@@ -40,7 +40,7 @@ static const char roles[] =
     "[profile odd]\nrole_arn = arne\ncredential_source = Else\n";
 
 static void
-a_role_is_asked_for_with_the_keys_of_its_source(void **state)
+a_role_is_requested_with_the_keys_of_its_source(void **state)
 {
     struct asking *a = *state;
 
@@ -61,7 +61,7 @@ a_role_is_asked_for_with_the_keys_of_its_source(void **state)
 }
 
 static void
-roles_stand_on_roles(void **state)
+a_role_can_have_a_role_as_source(void **state)
 {
     struct asking *a = *state;
 
@@ -96,7 +96,7 @@ a_profile_can_be_its_own_source_if_it_has_keys(void **state)
 }
 
 static void
-a_role_without_a_source_says_so(void **state)
+a_role_without_a_source_is_an_error(void **state)
 {
     static const struct {
         const char *profile, *why;
@@ -216,7 +216,7 @@ expect_refusal(struct asking *a, const char *session, const char *why)
 }
 
 static void
-a_refusal_of_sts_is_told_by_code_and_message(void **state)
+a_refusal_of_sts_is_reported_with_code_and_message(void **state)
 {
     struct asking *a = *state;
 
@@ -298,7 +298,7 @@ expect_sts(struct asking *a, const char *profile_region, const char *region,
 }
 
 static void
-sts_is_that_of_the_region(void **state)
+sts_has_the_endpoint_of_the_region(void **state)
 {
     struct asking *a = *state;
     struct kvt__s3_url url;
@@ -418,7 +418,7 @@ a_profile_in_a_home_of_another_user_is_none(void **state)
 
 /* A token would be sent unencrypted. */
 static void
-sts_is_never_asked_at_a_plain_endpoint_of_the_store(void **state)
+sts_is_never_requested_from_a_plain_endpoint_of_the_store(void **state)
 {
     struct asking *a = *state;
 
@@ -436,21 +436,21 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        ASKING(a_role_is_asked_for_with_the_keys_of_its_source),
-        ASKING(roles_stand_on_roles),
+        ASKING(a_role_is_requested_with_the_keys_of_its_source),
+        ASKING(a_role_can_have_a_role_as_source),
         ASKING(a_profile_can_be_its_own_source_if_it_has_keys),
-        ASKING(a_role_without_a_source_says_so),
+        ASKING(a_role_without_a_source_is_an_error),
         ASKING(a_roles_source_can_be_the_environment),
         ASKING(a_token_is_read_again_for_each_question),
         ASKING(a_profile_can_have_a_web_identity),
-        ASKING(a_refusal_of_sts_is_told_by_code_and_message),
+        ASKING(a_refusal_of_sts_is_reported_with_code_and_message),
         ASKING(a_fault_of_sts_is_tried_again_once),
         ASKING(an_answer_of_sts_without_keys_is_an_error),
-        ASKING(sts_is_that_of_the_region),
+        ASKING(sts_has_the_endpoint_of_the_region),
         ASKING(sts_is_chosen_by_fips_and_dualstack),
         ASKING(a_profile_that_cannot_be_read_is_no_choice_of_endpoints),
         ASKING(a_profile_in_a_home_of_another_user_is_none),
-        ASKING(sts_is_never_asked_at_a_plain_endpoint_of_the_store),
+        ASKING(sts_is_never_requested_from_a_plain_endpoint_of_the_store),
     };
 
     return cmocka_run_group_tests_name("s3, STS", tests, NULL, NULL);

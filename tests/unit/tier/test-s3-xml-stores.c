@@ -62,7 +62,7 @@ static const char *const last_pages[] = {
 };
 
 static void
-see(void *ctx, const struct kvt__s3_listed *listed)
+on_listed(void *ctx, const struct kvt__s3_listed *listed)
 {
     char *all = ctx;
 
@@ -77,7 +77,7 @@ assert_page(const char *text, const char *keys, const char *next)
     char *copy = strdup(text), all[256] = "", token[64];
 
     assert_non_null(copy);
-    if (kvt__s3_read_list(copy, strlen(text), see, all, token, sizeof token))
+    if (kvt__s3_read_list(copy, strlen(text), on_listed, all, token, sizeof token))
         fail_msg("%s", kvt__why());
     assert_string_equal(all, keys);
     assert_string_equal(token, next);
@@ -85,7 +85,7 @@ assert_page(const char *text, const char *keys, const char *next)
 }
 
 static void
-lists_say_the_same(void **state)
+lists_of_all_stores_parse_alike(void **state)
 {
     (void)state;
 
@@ -143,7 +143,7 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lists_say_the_same),
+        cmocka_unit_test(lists_of_all_stores_parse_alike),
         cmocka_unit_test(a_list_is_no_session),
         cmocka_unit_test(errors_are_read),
     };

@@ -43,7 +43,7 @@ read_error(const char *text, struct kvt__s3_error *out)
 }
 
 static void
-an_error_tells_its_code_and_where_to_go(void **state)
+an_error_has_code_message_endpoint_and_region(void **state)
 {
     (void)state;
     static const struct {
@@ -113,7 +113,7 @@ struct seen {
 };
 
 static void
-see(void *ctx, const struct kvt__s3_listed *listed)
+on_listed(void *ctx, const struct kvt__s3_listed *listed)
 {
     struct seen *seen = ctx;
 
@@ -128,7 +128,7 @@ read_list(const char *text, struct seen *seen)
     char *copy = copy_of(text, strlen(text));
 
     memset(seen, 0, sizeof *seen);
-    int rc = kvt__s3_read_list(copy, strlen(text), see, seen, seen->token,
+    int rc = kvt__s3_read_list(copy, strlen(text), on_listed, seen, seen->token,
                                sizeof seen->token);
     free(copy);
     return rc;
@@ -235,7 +235,7 @@ a_list_that_cannot_be_trusted_is_refused(void **state)
 /* -------------------------------------------------------- deletions and texts */
 
 static void
-see_failed(void *ctx, const char *key, const char *code, const char *message)
+on_failed(void *ctx, const char *key, const char *code, const char *message)
 {
     char *all = ctx;
 
@@ -248,13 +248,13 @@ read_deleted(const char *text, char *all)
     char *copy = copy_of(text, strlen(text));
 
     *all = '\0';
-    int rc = kvt__s3_read_deleted(copy, strlen(text), see_failed, all);
+    int rc = kvt__s3_read_deleted(copy, strlen(text), on_failed, all);
     free(copy);
     return rc;
 }
 
 static void
-keys_that_were_not_deleted_are_told(void **state)
+keys_not_deleted_are_reported(void **state)
 {
     (void)state;
     char all[256];
@@ -361,7 +361,7 @@ an_answer_without_whole_credentials_is_none(void **state)
 #define FOUR(x) x x x x
 
 static void
-what_is_no_xml_is_refused(void **state)
+invalid_xml_is_refused(void **state)
 {
     (void)state;
     static const char *const bad[] = {
@@ -409,7 +409,7 @@ a_part_of_a_document_is_refused(void **state)
 
     for (size_t n = 0; n < strlen(text); n++) {
         char *copy = copy_of(text, n);
-        assert_int_equal(kvt__s3_read_list(copy, n, see, &seen, seen.token,
+        assert_int_equal(kvt__s3_read_list(copy, n, on_listed, &seen, seen.token,
                                            sizeof seen.token), -EBADMSG);
         assert_int_equal(seen.n, 0);
         free(copy);
@@ -462,14 +462,14 @@ int
 main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_error_tells_its_code_and_where_to_go),
+        cmocka_unit_test(an_error_has_code_message_endpoint_and_region),
         cmocka_unit_test(long_texts_of_errors_are_cut_between_characters),
         cmocka_unit_test(lists_are_read),
         cmocka_unit_test(a_list_that_cannot_be_trusted_is_refused),
-        cmocka_unit_test(keys_that_were_not_deleted_are_told),
+        cmocka_unit_test(keys_not_deleted_are_reported),
         cmocka_unit_test(credentials_are_found_wherever_they_are),
         cmocka_unit_test(an_answer_without_whole_credentials_is_none),
-        cmocka_unit_test(what_is_no_xml_is_refused),
+        cmocka_unit_test(invalid_xml_is_refused),
         cmocka_unit_test(numbered_characters_become_utf8),
         cmocka_unit_test(a_part_of_a_document_is_refused),
         cmocka_unit_test(times_are_read),

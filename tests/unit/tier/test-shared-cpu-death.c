@@ -71,9 +71,9 @@ survive(struct handle *h, uint64_t n)
     for (unsigned i = 0; err == -ETIMEDOUT && i < 1000; i++) /* until the death is seen */
         err = put(h, n, sizes[n % 3]);
     assert_int_equal(err, 0);
-    assert_int_equal(look(h, n, sizes[n % 3]), 1);
+    assert_int_equal(read_and_check(h, n, sizes[n % 3]), 1);
     for (uint64_t i = 0; i < N_CHUNKS; i++)
-        assert_true(look(h, i, sizes[i % 3]) >= 0);
+        assert_true(read_and_check(h, i, sizes[i % 3]) >= 0);
 }
 
 /* Recount the memory, and use each unit.  All other owners are dead. */
@@ -93,7 +93,7 @@ store_and_read(struct handle *h)
     const unsigned char *payload;
 
     if (put(h, 3, 1) || put(h, 4, 4) || put(h, 5, 9) || pin(h, 5, &payload) < 0 ||
-        look(h, 4, 4) != 1) /* older chunks were in memory */
+        read_and_check(h, 4, 4) != 1) /* older chunks were in memory */
         _exit(1);
 }
 
@@ -143,7 +143,7 @@ work_once(struct handle *h, uint64_t random, struct progress *p)
         (void)put(h, n, sizes[n % 3]);
     else if (!(random & 0xfc))
         forget(h, n);
-    int is = look(h, n, sizes[n % 3]);
+    int is = read_and_check(h, n, sizes[n % 3]);
     p->n_hits += is == 1;
     p->n_bad += is < 0;
     if (!(random & 0xff0000)) /* the death ends this pin */

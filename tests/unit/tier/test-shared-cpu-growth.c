@@ -161,7 +161,7 @@ another_handle_continues(void **state)
 /* The maker of the memory may be a scheduler, which allocates nothing and ends the claim, or may be
  * dead. */
 static void
-the_process_that_allocates_claims_the_rest(void **state)
+the_allocating_process_claims_the_rest(void **state)
 {
     struct handle h = open_populated(*state, N, N / 4);
 
@@ -241,7 +241,7 @@ full_tmpfs_leaves_a_smaller_memory(void **state)
     assert_int_equal(n_populated(&h), N / 4 * 3);
     for (uint64_t i = 0; i < 2 * N; i++) {
         assert_int_equal(put(&h, i, 4), 0);
-        assert_int_equal(look(&h, i, 4), 1);
+        assert_int_equal(read_and_check(&h, i, 4), 1);
     }
     assert_int_equal(recount(&h), N / 4 * 3 / 4);
     assert_int_equal(put(&h, 3 * N, N / 4 * 3 + 1), -ENOSPC);
@@ -257,7 +257,7 @@ main(void)
         SHM_TEST(all_memory_is_allocated_in_the_end),
         SHM_TEST(all_memory_is_mapped_in_the_end),
         SHM_TEST(another_handle_continues),
-        SHM_TEST(the_process_that_allocates_claims_the_rest),
+        SHM_TEST(the_allocating_process_claims_the_rest),
         SHM_TEST(memory_has_huge_pages_where_the_tmpfs_advises),
         SHM_TEST(full_tmpfs_leaves_a_smaller_memory),
     };

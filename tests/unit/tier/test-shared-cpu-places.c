@@ -14,7 +14,7 @@ equal_chunks_take_the_place_of_the_oldest(void **state)
     for (uint64_t i = 0; i < 10 * N / 4; i++) {
         assert_int_equal(put(&h, i, 4), 0);
         wait_for_tick();
-        assert_int_equal(look(&h, i, 4), 1);
+        assert_int_equal(read_and_check(&h, i, 4), 1);
         uint32_t n = recount(&h);
         assert_int_equal(n, i < N / 4 ? i + 1 : N / 4);
         assert_int_equal(has(&h, 0), i < N / 4); /* the oldest chunk is evicted first */
@@ -36,7 +36,7 @@ the_chunk_before_stays_while_older_chunks_can_be_evicted(void **state)
         assert_int_equal(put(&h, 1000 * i + 100, 1), 0);
         assert_int_equal(put(&h, 1000 * i + 101, 4), 0);
         assert_int_equal(put(&h, 1000 * i + 102, 9), 0);
-        assert_int_equal(look(&h, 1000 * i + 101, 4), 1);
+        assert_int_equal(read_and_check(&h, 1000 * i + 101, 4), 1);
     }
     kvt__table_close(h.table);
 }
@@ -53,13 +53,13 @@ mixed_chunks_never_overlap(void **state)
         int err = put(&h, n, n_units);
 
         assert_true(!err || err == -EEXIST);
-        assert_int_equal(look(&h, n, n_units), 1);
+        assert_int_equal(read_and_check(&h, n, n_units), 1);
         if (i % 7 == 0)
             forget(&h, mix(~i) % 100);
         if (i % 50 == 0) {
             recount(&h);
             for (n = 0; n < 100; n++)
-                assert_true(look(&h, n, sizes[n % 6]) >= 0);
+                assert_true(read_and_check(&h, n, sizes[n % 6]) >= 0);
         }
     }
     fill_completely(&h, 1 << 20);
@@ -80,7 +80,7 @@ leased_chunks_stay(void **state)
     for (uint64_t i = 0; i < 100; i++)
         assert_int_equal(put(&h, 100 + i, 7), 0); /* the windows between the leased chunks */
     for (uint64_t i = 0; i < N; i += 8)
-        assert_int_equal(look(&h, i, 1), 1);
+        assert_int_equal(read_and_check(&h, i, 1), 1);
     assert_int_equal(put(&h, 300, 8), -ENOSPC);
     kvt__table_unlease(h.table, &leases[8]);
     assert_int_equal(put(&h, 301, 8), 0);
@@ -106,7 +106,7 @@ claimed_chunks_stay(void **state)
     assert_int_equal(put(&h, 500, N), -ENOSPC);
     assert_true(is_payload(1, payload, bytes_of(4)));
     assert_true(kvt__table_publish(h.table, &claim));
-    assert_int_equal(look(&h, 1, 4), 1);
+    assert_int_equal(read_and_check(&h, 1, 4), 1);
     fill_completely(&h, 1 << 20);
     kvt__table_close(h.table);
 }
@@ -127,7 +127,7 @@ pinned_chunks_without_use_do_not_end_the_eviction(void **state)
     for (uint64_t i = 100; i < 110; i++)
         assert_int_equal(put(&h, i, 4), 0);
     for (uint64_t i = 0; i < N / 4 - 2; i++)
-        assert_int_equal(look(&h, i, 4), 1);
+        assert_int_equal(read_and_check(&h, i, 4), 1);
     kvt__table_close(h.table);
 }
 
@@ -166,7 +166,7 @@ few_free_units_among_many_leased_chunks_are_found(void **state)
     forget(&h, MANY - 20);
     while (put(&h, MANY, 1) == -ENOSPC)
         assert_true(n_failed++ < 2 * MANY / 128);
-    assert_int_equal(look(&h, MANY, 1), 1);
+    assert_int_equal(read_and_check(&h, MANY, 1), 1);
     recount(&h);
     kvt__table_close(h.table);
 }
@@ -223,7 +223,7 @@ only_populated_units_are_used(void **state)
     kvt__table_close(h.table);
     h = open_memory(*state, N);
     assert_int_equal(put(&h, 202, N - 10), 0);
-    assert_int_equal(look(&h, 201, 10), 1);
+    assert_int_equal(read_and_check(&h, 201, 10), 1);
     fill_completely(&h, 1 << 20);
     kvt__table_close(h.table);
 }
@@ -239,7 +239,7 @@ use_garbage(struct handle *h, uint64_t seed)
         struct kvt__record seen;
 
         (void)put(h, n, 1 + (uint32_t)(n % 9));
-        (void)look(h, n, 1 + (uint32_t)(n % 9));
+        (void)read_and_check(h, n, 1 + (uint32_t)(n % 9));
         if (i % 5 == 0)
             forget(h, n);
         if (find(h, n + 1, &seen) &&
@@ -302,7 +302,7 @@ garbage_in_a_lock_word(void **state)
     for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
         h.m.header->lock = words[i];
         assert_int_equal(put(&h, i, 1), 0);
-        assert_int_equal(look(&h, i, 1), 1);
+        assert_int_equal(read_and_check(&h, i, 1), 1);
     }
     kvt__table_close(h.table);
 }
@@ -330,7 +330,7 @@ __wrap_syscall(long number, ...)
 
 /* A stopped process holds the lock, or the lock word is garbage and names a living process. */
 static void
-a_lock_that_stays_is_waited_for_once(void **state)
+a_held_lock_is_waited_for_once(void **state)
 {
     struct handle h = open_memory(*state, N), other = open_memory(*state, N);
 
@@ -354,7 +354,7 @@ a_lock_that_stays_is_waited_for_once(void **state)
 
 /* The death of the process ends the lock that puts do not wait for. */
 static void
-a_lock_that_stayed_ends_with_its_process(void **state)
+a_held_lock_ends_with_its_process(void **state)
 {
     struct handle h = open_memory(*state, N), other = open_memory(*state, N);
 
@@ -363,7 +363,7 @@ a_lock_that_stayed_ends_with_its_process(void **state)
         assert_int_equal(put(&h, i, 1), -ETIMEDOUT);
     kvt__table_close(other.table);
     assert_int_equal(put(&h, 0, 1), 0);
-    assert_int_equal(look(&h, 0, 1), 1);
+    assert_int_equal(read_and_check(&h, 0, 1), 1);
     kvt__table_close(h.table);
 }
 
@@ -402,8 +402,8 @@ main(void)
         SHM_TEST(only_populated_units_are_used),
         SHM_TEST(garbage_in_any_word),
         SHM_TEST(garbage_in_a_lock_word),
-        SHM_TEST(a_lock_that_stays_is_waited_for_once),
-        SHM_TEST(a_lock_that_stayed_ends_with_its_process),
+        SHM_TEST(a_held_lock_is_waited_for_once),
+        SHM_TEST(a_held_lock_ends_with_its_process),
         SHM_TEST(each_size_has_its_units),
     };
 

@@ -25,7 +25,7 @@ work_main(void *arg)
 
         if (!(random & 3))
             w->n_puts += !put(w->handle, n, sizes[n % 3]);
-        int is = look(w->handle, n, sizes[n % 3]);
+        int is = read_and_check(w->handle, n, sizes[n % 3]);
         w->n_hits += is == 1;
         w->n_bad += is < 0;
         if (!(random & 0xfc))

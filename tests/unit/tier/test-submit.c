@@ -99,7 +99,7 @@ the_executor_runs_an_operation_of_another_thread(void **state)
 }
 
 static void
-an_error_reaches_the_other_thread_with_its_sentence(void **state)
+an_error_reaches_the_other_thread_with_its_message(void **state)
 {
     struct operation o;
 
@@ -204,7 +204,7 @@ without_an_executor_the_calling_thread_runs_the_operation(void **state)
 
 /* The null tier has few rows besides open and close. */
 static void
-a_tier_has_defaults_for_what_it_lacks(void **state)
+missing_operations_of_a_tier_have_defaults(void **state)
 {
     struct kvt__tier *null = open_tier("null://", true);
     struct kvt__object object = { .key = "" };
@@ -227,12 +227,12 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(the_executor_runs_an_operation_of_another_thread),
-        TEST(an_error_reaches_the_other_thread_with_its_sentence),
+        TEST(an_error_reaches_the_other_thread_with_its_message),
         TEST(an_executor_thread_runs_its_own_operation),
         TEST(an_executor_thread_can_wait_for_an_operation),
         TEST(a_waiting_thread_needs_no_executor),
         cmocka_unit_test(without_an_executor_the_calling_thread_runs_the_operation),
-        cmocka_unit_test(a_tier_has_defaults_for_what_it_lacks),
+        cmocka_unit_test(missing_operations_of_a_tier_have_defaults),
     };
 
     return cmocka_run_group_tests_name("submit", tests, NULL, NULL);

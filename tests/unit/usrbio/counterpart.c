@@ -145,7 +145,7 @@ run_jobs(struct counterpart *c, struct served_ring *r, struct job *jobs, int32_t
 
 /* Take and run the I/Os of a ring.  Return true if there were I/Os. */
 static bool
-look(struct counterpart *c, struct served_ring *r, bool read, unsigned *seed)
+run_ring(struct counterpart *c, struct served_ring *r, bool read, unsigned *seed)
 {
     struct job jobs[MAX_SLOTS];
     int32_t n_jobs = 0;
@@ -185,7 +185,7 @@ counterpart_main(void *arg)
             pthread_mutex_lock(&c->lock);
             for (size_t i = 0; i < MAX_RINGS && !c->idle; i++)
                 if (c->rings[i].base)
-                    any |= look(c, &c->rings[i], i % 2 == 0, &seed);
+                    any |= run_ring(c, &c->rings[i], i % 2 == 0, &seed);
             pthread_mutex_unlock(&c->lock);
         } while (any);
     }

@@ -120,7 +120,7 @@ fill(struct fixture *f, uint32_t seed)
 }
 
 static void
-bytes_go_out_and_come_back(void **state)
+written_bytes_are_read(void **state)
 {
     struct fixture *f = *state;
     uint8_t *copy = malloc(f->iov.size);
@@ -289,7 +289,7 @@ transfer_in_thread(void *arg)
 /* The kernel reports a closed directory to the daemon late: memory that was announced meanwhile
  * must remain. */
 static void
-rings_come_and_go_in_many_threads(void **state)
+rings_are_created_and_destroyed_in_many_threads(void **state)
 {
     struct fixture *f = *state;
     pthread_t threads[4];
@@ -308,7 +308,7 @@ rings_come_and_go_in_many_threads(void **state)
 }
 
 static void
-a_crash_leaves_nothing_whichever_thread_made_it(void **state)
+a_crash_leaves_no_resource_of_any_thread(void **state)
 {
     struct fixture *f = *state;
     static struct shm_names before;
@@ -368,15 +368,15 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(bytes_go_out_and_come_back),
+        BOTH(written_bytes_are_read),
         BOTH(mounts_are_found_and_other_directories_refused),
         BOTH(only_files_of_the_mount_are_registered),
         BOTH(refusals_of_the_daemon_are_errors),
         BOTH(faults_of_ios_are_results),
         BOTH(stuck_and_silent_ios_are_found_later),
         BOTH(after_a_restart_everything_is_made_anew),
-        BOTH(rings_come_and_go_in_many_threads),
-        OWN(a_crash_leaves_nothing_whichever_thread_made_it),
+        BOTH(rings_are_created_and_destroyed_in_many_threads),
+        OWN(a_crash_leaves_no_resource_of_any_thread),
         OWN(another_user_has_rings_of_a_daemon_of_root),
     };
 

@@ -91,7 +91,7 @@ deregistered_files_are_ebadf_and_closed(void **state)
 }
 
 static void
-registration_tells_when_descriptors_run_out(void **state)
+registration_fails_without_free_descriptors(void **state)
 {
     struct fixture *f = *state;
     struct rlimit old, low;
@@ -256,7 +256,7 @@ main(int argc, char **argv)
         BOTH(files_of_other_file_systems_are_ebadf),
         OWN(a_second_registration_is_einval),
         BOTH(deregistered_files_are_ebadf_and_closed),
-        BOTH(registration_tells_when_descriptors_run_out),
+        BOTH(registration_fails_without_free_descriptors),
         BOTH(a_stale_number_is_registered_anew),
         BOTH(numbers_deregistered_too_late_are_registered_anew),
         OWN(deregistration_after_close_frees_the_copy),

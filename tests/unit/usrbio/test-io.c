@@ -30,7 +30,7 @@ do_one(const struct fixture *f, const struct kvt__hf3fs_ior *ior, size_t at, siz
 }
 
 static void
-bytes_go_out_and_come_back(void **state)
+written_bytes_are_read(void **state)
 {
     struct fixture *f = *state;
 
@@ -319,7 +319,7 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        BOTH(bytes_go_out_and_come_back),
+        BOTH(written_bytes_are_read),
         BOTH(errors_and_short_results_are_results),
         BOTH(prep_io_refuses_invalid_arguments),
         BOTH(a_full_ring_is_eagain_and_a_slot_is_free_when_waited_for),

@@ -13,7 +13,7 @@ static const char id[16] = { 0x01, 0x23, 0x45, 0x67, (char)0x89, (char)0xab, (ch
 #define UUID "01234567-89ab-cdef-0011-22334455667f"
 
 static void
-keys_are_those_of_3fs(void **state)
+keys_equal_3fs(void **state)
 {
     static const struct {
         struct kvt__own_key key;
@@ -97,7 +97,7 @@ i32_at(const unsigned char *at)
 }
 
 static void
-an_io_stands_in_the_ring_when_prep_returns(void **state)
+an_io_is_in_the_ring_when_prep_returns(void **state)
 {
     struct fixture *f = *state;
     struct kvt__hf3fs_ior ior = { 0 };
@@ -244,7 +244,7 @@ arguments_that_make_no_sense_are_refused(void **state)
 }
 
 static void
-memory_without_room_is_refused_before_it_is_touched(void **state)
+memory_without_space_is_refused_before_any_access(void **state)
 {
     struct fixture *f = *state;
     struct kvt__hf3fs_iov iov = { 0 };
@@ -289,15 +289,15 @@ int
 main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keys_are_those_of_3fs),
+        cmocka_unit_test(keys_equal_3fs),
         cmocka_unit_test(rings_have_the_layout_of_3fs),
         cmocka_unit_test(offsets_of_shared_structures),
-        BOTH(an_io_stands_in_the_ring_when_prep_returns),
+        BOTH(an_io_is_in_the_ring_when_prep_returns),
         BOTH(memory_is_a_private_file_that_a_link_names),
         BOTH(a_ring_has_no_name_in_shared_memory),
         BOTH(rings_with_flags_of_two_and_more_leak_in_the_library_alone),
         BOTH(arguments_that_make_no_sense_are_refused),
-        BOTH(memory_without_room_is_refused_before_it_is_touched),
+        BOTH(memory_without_space_is_refused_before_any_access),
         BOTH(a_semaphore_elsewhere_is_refused),
     };
 

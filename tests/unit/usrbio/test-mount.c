@@ -108,7 +108,7 @@ the_longest_mount_around_a_path_counts(void **state)
 }
 
 static void
-other_types_count_only_when_asked_for(void **state)
+other_types_count_only_if_requested(void **state)
 {
     (void)state;
     find(ROOT_FS OTHER, "/other/x", false);
@@ -118,7 +118,7 @@ other_types_count_only_when_asked_for(void **state)
 }
 
 static void
-a_part_of_a_3fs_has_no_rings_by_itself(void **state)
+a_mounted_part_of_a_3fs_has_no_rings(void **state)
 {
     (void)state;
     find(ROOT_FS BARE, "/bare/x", false);
@@ -166,7 +166,7 @@ malformed_lines_are_skipped(void **state)
 /* ------------------------------------------------------ the kernel's table */
 
 static void
-each_reason_has_its_sentence(void **state)
+each_reason_has_a_message(void **state)
 {
     char mount[KVT__HF3FS_MAX_MOUNT], path[256];
 
@@ -198,11 +198,11 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_mount_around_a_path_counts),
-        cmocka_unit_test(other_types_count_only_when_asked_for),
-        cmocka_unit_test(a_part_of_a_3fs_has_no_rings_by_itself),
+        cmocka_unit_test(other_types_count_only_if_requested),
+        cmocka_unit_test(a_mounted_part_of_a_3fs_has_no_rings),
         cmocka_unit_test(a_mount_on_top_hides_the_mount_below),
         cmocka_unit_test(malformed_lines_are_skipped),
-        cmocka_unit_test(each_reason_has_its_sentence),
+        cmocka_unit_test(each_reason_has_a_message),
         cmocka_unit_test(paths_elsewhere_have_no_mount_point),
     };
 

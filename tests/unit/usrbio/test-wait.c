@@ -63,7 +63,7 @@ a_deadline_that_comes_is_no_error(void **state)
 }
 
 static void
-the_deadline_counts_what_is_there(void **state)
+at_the_deadline_available_completions_are_returned(void **state)
 {
     struct fixture *f = *state;
     struct kvt__hf3fs_cqe cqes[8];
@@ -95,7 +95,7 @@ an_invalid_timespec_is_einval(void **state)
 }
 
 static void
-one_post_may_stand_for_many_completions(void **state)
+one_post_may_report_many_completions(void **state)
 {
     struct fixture *f = *state;
     struct kvt__hf3fs_cqe cqes[ENTRIES];
@@ -245,7 +245,7 @@ sleeper_main(void *arg)
 /* One job, one post: the waiter that takes the post wakes the next waiter, or this test never
  * ends. */
 static void
-no_waiter_sleeps_beside_a_completion(void **state)
+no_waiter_sleeps_while_a_completion_is_available(void **state)
 {
     struct fixture *f = *state;
 
@@ -326,7 +326,7 @@ open_descriptors(void)
 }
 
 static void
-after_a_restart_new_rings_work_and_old_ones_go(void **state)
+after_a_restart_new_rings_work_and_old_rings_end(void **state)
 {
     struct fixture *f = *state;
     size_t before = open_descriptors();
@@ -400,16 +400,16 @@ main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         BOTH(a_deadline_that_comes_is_no_error),
-        BOTH(the_deadline_counts_what_is_there),
+        BOTH(at_the_deadline_available_completions_are_returned),
         OWN(an_invalid_timespec_is_einval),
-        BOTH(one_post_may_stand_for_many_completions),
+        BOTH(one_post_may_report_many_completions),
         BOTH(completions_without_a_post_are_found),
         BOTH(posts_without_completions_end_no_wait),
         BOTH(to_take_completions_wakes_the_daemon),
         BOTH(several_waiters_take_each_completion_once),
-        OWN(no_waiter_sleeps_beside_a_completion),
+        OWN(no_waiter_sleeps_while_a_completion_is_available),
         OWN(a_forked_child_gets_estale_and_spoils_nothing),
-        BOTH(after_a_restart_new_rings_work_and_old_ones_go),
+        BOTH(after_a_restart_new_rings_work_and_old_rings_end),
         OWN(threads_that_end_leave_no_descriptor),
     };
 
