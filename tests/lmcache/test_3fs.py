@@ -93,7 +93,7 @@ class PartialChunks(On3FS, test_files.PartialChunks):
 
 class Together(On3FS, test_files.Together):
     # A promised chunk is verified in host memory: kvtier does not see a later change of the file.
-    test_lmcache_writes_over_what_kvtier_stored = None
+    test_lmcache_overwrites_chunks_of_kvtier = None
 
 
 class Damaged(On3FS, test_files.Damaged):

@@ -28,7 +28,7 @@ class WhatLMCacheLeaves(OnDisk):
         tokens, _, _, _ = self.stored()
         self.assertEqual(self.kvtier(refuse_unverified="true").lookup(tokens), 0)
 
-    def test_lies_in_the_directory_of_its_gpu(self):
+    def test_is_in_the_directory_of_its_gpu(self):
         several = self.several("abc")
         tokens, chunks = self.tokens(SMALL, 3), []
         for geometry in PAIR:
@@ -92,7 +92,7 @@ class WhatKvtierWrites(OnDisk):
                     self.assertEqual(lmcache.get(keys), chunks)
                     self.assertEqual(lmcache.get_each(keys), chunks)
 
-    def test_lies_where_lmcache_would_write_it(self):
+    def test_has_the_path_of_lmcache(self):
         several = self.several("ab")
         tokens = self.tokens(SMALL, 4)
         for geometry in PAIR:
@@ -115,7 +115,7 @@ class WhatKvtierWrites(OnDisk):
                 self.assertEqual(reader.counters()["unverified_chunks"], 0)
             reader.engine.close()
 
-    def test_is_a_miss_where_lmcache_wrote_over_it(self):
+    def test_is_a_miss_after_lmcache_overwrote_it(self):
         """LMCache writes into kvtier's file: kvtier's extended attribute stays, with O_DIRECT also
         kvtier's trailer.
 

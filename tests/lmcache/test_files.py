@@ -33,10 +33,10 @@ class WhatLMCacheWrites(OnFs):
             with self.subTest(header=header):
                 self.check_found(SMALL, dict(header=header), "sha256_cbor")
 
-    def test_is_returned_when_it_was_written_with_direct_io(self):
+    def test_is_returned_after_a_write_with_direct_io(self):
         self.check_found(LARGE, dict(header=False), fs_connector_use_odirect=True)
 
-    def test_is_returned_whatever_save_chunk_meta_says_here(self):
+    def test_is_returned_with_any_save_chunk_meta(self):
         for header in (True, False):
             tokens = self.tokens(LARGE, 3)
             chunks = self.chunks(LARGE, 3)
@@ -147,7 +147,7 @@ class WhatKvtierWrites(OnFs):
         self.check(LARGE, False, fs_connector_use_odirect=True)
         self.check(LARGE, False, fs_connector_read_ahead_size=4096)
 
-    def test_lies_in_the_right_one_of_several_directories(self):
+    def test_is_in_the_right_directory_of_several(self):
         several = self.several("abc")
         tokens = self.tokens(SMALL, 9)
         chunks = self.kvtier(directory=several).store(tokens, 1)
@@ -199,7 +199,7 @@ class PartialChunks(OnFs):
             self.assertEqual(kvtier.lookup(tokens[:-1]), 3)
         self.each(check)
 
-    def test_of_lmcache_are_returned_whatever_save_chunk_meta_says_here(self):
+    def test_of_lmcache_are_returned_with_any_save_chunk_meta(self):
         def check(geometry, header, tokens):
             chunks = self.lmcaches_chunks(geometry, tokens)
             keys = theirs.keys(geometry, tokens, partial=True)
@@ -252,7 +252,7 @@ class PartialChunks(OnFs):
 
 
 class Together(OnFs):
-    def test_both_write_and_read_the_same_chunks_at_once(self):
+    def test_both_write_and_read_equal_chunks_concurrently(self):
         """The KV of a prompt does not depend on the program that computed the KV."""
         kvtier, lmcache = self.kvtier(), self.lmcache()
         prompts = []
@@ -297,7 +297,7 @@ class Together(OnFs):
             self.assertEqual(lmcache.get(keys), chunks)
         self.assertEqual(kvtier.counters()["load_corrupt"], 0)
 
-    def test_what_kvtier_evicts_is_a_miss_for_lmcache(self):
+    def test_chunks_evicted_by_kvtier_are_a_miss_for_lmcache(self):
         limit = 20 * LARGE.chunk_bytes
         kvtier = self.kvtier(LARGE, max_remote_size=limit / 2**30)
         lmcache = self.lmcache(LARGE)
@@ -319,7 +319,7 @@ class Together(OnFs):
         self.assertEqual(lmcache.contains(theirs.keys(LARGE, old)),
                          [one is not None for one in found])
 
-    def test_what_lmcache_removes_is_a_miss_for_kvtier(self):
+    def test_chunks_removed_by_lmcache_are_a_miss_for_kvtier(self):
         kvtier, lmcache = self.kvtier(), self.lmcache()
         tokens = self.tokens(SMALL, 3)
         chunks = kvtier.store(tokens, 1)
@@ -330,7 +330,7 @@ class Together(OnFs):
         self.assertLess(found[1], 0)
         self.assertEqual(kvtier.lookup(tokens), 1)
 
-    def test_kvtier_stores_over_what_it_would_not_use(self):
+    def test_kvtier_overwrites_unusable_files(self):
         for header in (True, False):
             tokens, other = self.tokens(SMALL, 3), self.chunks(SMALL, 3)
             keys = theirs.keys(SMALL, tokens)
@@ -342,7 +342,7 @@ class Together(OnFs):
                 self.assertEqual(lmcache.get(keys), chunks)
                 self.assertEqual(kvtier.get(tokens), chunks)
 
-    def test_lmcache_writes_over_what_kvtier_stored(self):
+    def test_lmcache_overwrites_chunks_of_kvtier(self):
         for header in (True, False):
             tokens = self.tokens(SMALL, 3)
             kvtier = self.kvtier(header=header)
@@ -477,7 +477,7 @@ class Isolation(OnFs):
         self.prompt, self.stored = self.tokens(SMALL, 3), self.chunks(SMALL, 3)
         self.lmcache().put(theirs.keys(SMALL, self.prompt), self.stored)
 
-    def test_requests_with_an_adapter_or_a_salt_do_not_get_it(self):
+    def test_is_a_miss_for_requests_with_an_adapter_or_a_salt(self):
         kvtier = self.kvtier()
         for extra in ({"lora": "sql"}, {"lora": "sql", "tags": "lora%sql"},
                       {"cache_salt": "alice"}):
@@ -485,7 +485,7 @@ class Isolation(OnFs):
                 self.assertEqual(kvtier.lookup(self.prompt, **extra), 0)
         self.assertEqual(kvtier.get(self.prompt), self.stored)
 
-    def test_it_is_no_hit_after_a_reset(self):
+    def test_is_a_miss_after_a_reset(self):
         kvtier = self.kvtier()
         self.assertEqual(kvtier.lookup(self.prompt), 3)
         kvtier.engine.reset()

@@ -57,7 +57,7 @@ def sha256(data):
 
 
 class Golden(OnGds):
-    def test_files_are_what_lmcache_wrote_when_this_was_noted(self):
+    def test_files_equal_the_recorded_files_of_lmcache(self):
         for geometry, *golden in GOLDEN:
             pattern = bytes((7 * i + 3) % 256 for i in range(256))
             data = pattern * (geometry.chunk_bytes // 256)
@@ -121,7 +121,7 @@ class WhatLMCacheWrites(OnGds):
     test_of_another_geometry_is_a_miss_that_stays = (
         test_files.WhatLMCacheWrites.test_of_another_geometry_is_a_miss_that_stays)
 
-    def test_lies_in_the_directory_of_its_gpu(self):
+    def test_is_in_the_directory_of_its_gpu(self):
         several, tokens, chunks = self.several("abc"), self.tokens(SMALL, 3), []
         # Open both back ends before the first put.  If LMCache's scan sees a subdirectory in one
         # directory, LMCache does not create the subdirectory in the other directory, and the
@@ -256,7 +256,7 @@ class WhatKvtierWrites(OnGds):
                        text).rstrip(" ")
         self.assertEqual(plain, theirs_[8:HEADER_BYTES].decode().rstrip(" "))
 
-    def test_lies_where_lmcache_would_write_it(self):
+    def test_has_the_path_of_lmcache(self):
         """LMCache supports only by_gpu; with by_local_rank LMCache's start raises ValueError."""
         several, tokens = self.several("abc"), self.tokens(SMALL, 4)
         for geometry in PAIR:
@@ -344,10 +344,10 @@ class PartialChunks(OnGds):
 
 
 class Together(OnGds):
-    test_both_write_and_read_the_same_chunks_at_once = (
-        test_files.Together.test_both_write_and_read_the_same_chunks_at_once)
+    test_both_write_and_read_equal_chunks_concurrently = (
+        test_files.Together.test_both_write_and_read_equal_chunks_concurrently)
 
-    def test_what_kvtier_evicts_is_a_miss_for_lmcache(self):
+    def test_chunks_evicted_by_kvtier_are_a_miss_for_lmcache(self):
         limit = 20 * (LARGE.chunk_bytes + 2 * HEADER_BYTES)
         kvtier = self.kvtier(LARGE, max_gds_size=limit / 2**30)
         old, other, new = (self.tokens(LARGE, 8) for _ in range(3))
@@ -374,7 +374,7 @@ class Together(OnGds):
         open_before.put(theirs.keys(LARGE, old), first)
         self.assertEqual(open_before.get(theirs.keys(LARGE, old)), first)
 
-    def test_kvtier_stores_over_what_it_would_not_use(self):
+    def test_kvtier_overwrites_unusable_files(self):
         tokens, keys, _, _ = self.stored()
         kvtier = self.kvtier(refuse_unverified="true")
         chunks = kvtier.store(tokens, 1)
@@ -383,7 +383,7 @@ class Together(OnGds):
         self.assertEqual(lmcache.get(keys), chunks)
         self.assertEqual(kvtier.get(tokens), chunks)
 
-    def test_lmcache_writes_over_what_kvtier_stored(self):
+    def test_lmcache_overwrites_chunks_of_kvtier(self):
         tokens = self.tokens(SMALL, 3)
         kvtier = self.kvtier()
         chunks = kvtier.store(tokens, 1)
@@ -395,7 +395,7 @@ class Together(OnGds):
             self.assertEqual(kvtier.counters()["unverified_chunks"], before + 3)
         self.assertEqual(kvtier.counters()["load_corrupt"], 0)
 
-    def test_what_lmcache_leaves_when_it_is_killed_is_nothing_to_kvtier(self):
+    def test_leftovers_of_a_killed_lmcache_are_a_miss(self):
         """LMCache derives the names of temporary files from the final names."""
         tokens, keys, chunks, paths = self.stored()
         unfinished = [paths[1] + ".tmp0123abcd", paths[1] + METADATA + ".tmp0123abcd",
@@ -409,7 +409,7 @@ class Together(OnGds):
         self.assertEqual(self.kvtier().get(tokens), chunks[:1])
         self.gone(unfinished)
 
-    def test_metadata_without_data_is_a_miss_and_goes(self):
+    def test_metadata_without_data_is_a_miss_and_is_removed(self):
         """LMCache reports a hit for the chunk, but cannot load the chunk."""
         tokens, keys, chunks, paths = self.stored()
         os.unlink(paths[1])
@@ -455,7 +455,7 @@ class Damaged(OnGds):
             with self.subTest(n_bytes=n_bytes):
                 self.check_damaged(kvtier, tokens, chunks[0], paths[1])
 
-    def test_a_header_of_lmcache_that_says_otherwise_is_a_miss(self):
+    def test_a_contradicting_header_of_lmcache_is_a_miss(self):
         for was, is_ in ((b'"BF16"', b'"F32" '), (b"[2, 3, 16, 16]", b"[2, 3, 8, 16] "),
                          (b'version": "1"', b'version": "2"'), (b"kvcache", b"kvcach3"),
                          (b"[0, 3072]", b"[0, 3071]"), (b"}}}", b"}}["),

@@ -110,7 +110,7 @@ class WhatLMCacheStores(Case):
         self.assertEqual(kvtier.lookup(tokens), 0)
         self.assertEqual(kvtier.counters()["unverified_chunks"], 0)
 
-    def test_is_a_miss_where_it_was_deleted(self):
+    def test_is_a_miss_after_a_deletion(self):
         tokens, chunks = self.stored_by_lmcache()
         kvtier = self.kvtier()
         self.assertEqual(kvtier.lookup(tokens), 2)
@@ -124,7 +124,7 @@ class WhatLMCacheStores(Case):
         self.assertEqual(self.client.do("PUT", target, chunks[1][:-1]).status, 200)
         self.check_same(self.kvtier().get(tokens), chunks[:1])
 
-    def test_is_replaced_where_kvtier_has_the_same_tokens(self):
+    def test_is_replaced_by_a_chunk_of_kvtier_with_equal_tokens(self):
         """LMCache's object is unverified; kvtier's verified object replaces LMCache's object."""
         tokens, _ = self.stored_by_lmcache()
         writer = self.kvtier(refuse_unverified="true")

@@ -60,7 +60,7 @@ class OnWeka(OnGds):
         self.assertEqual(made.backend.fstype, "wekafs")
         return made
 
-    def test_each_reads_what_the_other_wrote(self):
+    def test_each_reads_chunks_of_the_other(self):
         for geometry in (SMALL, LARGE):
             tokens, chunks = self.tokens(geometry, 3), self.chunks(geometry, 3)
             keys = theirs.keys(geometry, tokens)

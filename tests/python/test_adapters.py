@@ -101,7 +101,7 @@ class Case(unittest.TestCase):
 
 
 class Digest(Case):
-    def test_an_adapter_is_what_its_files_hold_now(self):
+    def test_the_digest_of_an_adapter_follows_its_files(self):
         seen = {vllm_adapters.digest(self.lora)}
         self.write(b"two")
         seen.add(vllm_adapters.digest(self.lora))
@@ -146,7 +146,7 @@ class Digest(Case):
                 seen.add(vllm_adapters.digest(self.lora))
         self.assertEqual(len(seen), 2)
 
-    def test_what_is_not_there_has_no_digest(self):
+    def test_a_missing_adapter_has_no_digest(self):
         for path in ("/does/not/exist", "s3://bucket/lora"):
             self.lora.lora_path = path
             with self.assertRaises(vllm_files.Unknown):
@@ -190,7 +190,7 @@ class Digest(Case):
                 digests._look((self.folder, name), self.lora)
         self.assertEqual([place[1] for place in digests._known], ["y", "z"])
 
-    def test_what_tensorizer_loads_has_no_digest(self):
+    def test_a_tensorizer_adapter_has_no_digest(self):
         digests = vllm_adapters.Digests()
         digests._look("place", self.lora)
         self.lora.tensorizer_config_dict = {"uri": "elsewhere"}
@@ -225,7 +225,7 @@ class Digest(Case):
                 thread.join()
         self.assertEqual(question.digest, vllm_adapters.digest(self.lora))
 
-    def test_a_file_that_is_the_same_is_not_read_again(self):
+    def test_an_unchanged_file_is_not_read_again(self):
         digests = vllm_adapters.Digests()
         digests._look("place", self.lora)
         with mock.patch.object(vllm_adapters, "digest",
@@ -523,7 +523,7 @@ class Halves(Case):
         self.assertEqual(len(self.started), 1)
         self.assertFalse(self.scheduler._load_adapters)  # each plan is sent once
 
-    def test_what_another_adapter_computed_is_not_stored(self):
+    def test_kv_of_another_adapter_is_not_stored(self):
         self.store.answer = 0
         req, _ = self.ask("a")
         self.write(b"two")

@@ -161,7 +161,7 @@ class Samples(Case):
 
 
 class Model(Case):
-    def test_settings_that_decide_kv_change_it(self):
+    def test_settings_that_affect_kv_change_the_digest(self):
         model = self.make_model()
         abouts = [self.about(model)] + [self.about(model, **more) for more in (
             {"cache_dtype": "fp8"},
@@ -178,7 +178,7 @@ class Model(Case):
         self.assertEqual(len({self.fingerprint(about) for about in abouts}),
                          len(abouts))
 
-    def test_files_that_decide_kv_change_it(self):
+    def test_files_that_affect_kv_change_the_digest(self):
         model = self.make_model()
         about = self.about(model)
         seen = {self.fingerprint(about)}
@@ -192,7 +192,7 @@ class Model(Case):
         seen.add(self.fingerprint(about))
         self.assertEqual(len(seen), 4)
 
-    def test_what_an_overriding_function_made_counts(self):
+    def test_the_result_of_an_overriding_function_counts(self):
         model = self.make_model()
 
         def overrides(config):
@@ -201,7 +201,7 @@ class Model(Case):
                   for n in (8, 9)]
         self.assertEqual(len({self.fingerprint(about) for about in abouts}), 2)
 
-    def test_what_does_not_decide_kv_does_not_change_it(self):
+    def test_other_settings_do_not_change_the_digest(self):
         model = self.make_model()
         shutil.copytree(model, self.path("copy"))
         with open(self.path("copy", "tokenizer.json"), "w") as file:
@@ -270,7 +270,7 @@ class Places(Case):
         self.assertEqual(self.fingerprint(self.about(
             "org/name", download_dir=cache, revision=OTHER)), other)
 
-    def test_the_files_are_those_of_the_download_directory(self):
+    def test_files_of_the_download_directory_count(self):
         with mock.patch.object(vllm_files, "_hub_cache",
                                return_value=self.hub("default", COMMIT)):
             default = self.fingerprint(self.about("org/name"))
@@ -323,7 +323,7 @@ class Places(Case):
         os.environ["VLLM_USE_MODELSCOPE"] = "True"
         self.unknown(self.about("org/name", download_dir=self.hub("hub", COMMIT)))
 
-    def test_files_that_loaders_are_told_of_count(self):
+    def test_files_named_in_loader_settings_count(self):
         model = self.make_model()
         with open(self.path("m.tensors"), "wb") as file:
             file.write(bytes(1000))

@@ -132,7 +132,7 @@ class Engine(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "NUL"):
             scheduler.reset("new\0er")
 
-    def test_what_is_stored_is_found_and_loaded(self):
+    def test_stored_chunks_are_found_and_loaded(self):
         tokens = array("i", range(100, 170))
         worker, memory = self.store(tokens)
         scheduler = self.engine(_lib.ROLE_SCHEDULER)
@@ -174,7 +174,7 @@ class Engine(unittest.TestCase):
             with self.subTest(extra=extra):
                 self.expect(tokens, memory, **extra)
 
-    def test_a_hit_tells_what_is_in_host_memory(self):
+    def test_a_hit_reports_the_part_in_host_memory(self):
         config = _lib.Config(settings=[
             *PATIENT, "chunk_size=16", "local_cpu=true", "max_local_cpu_size=0.0625",
             "remote_url=fs://localhost:0/" + self.folder])
@@ -206,7 +206,7 @@ class Engine(unittest.TestCase):
         seq.free()
         return engine, memory
 
-    def test_a_file_that_is_gone_is_a_failed_chunk(self):
+    def test_a_deleted_file_is_a_failed_chunk(self):
         tokens = array("i", range(100, 170))
         worker, _ = self.store(tokens)
         for folder, _, files in os.walk(self.folder):
@@ -220,7 +220,7 @@ class Engine(unittest.TestCase):
         self.assertLess(load.status(0, 0), 0)
         load.free()
 
-    def test_a_reset_is_of_the_sequences_made_after_it(self):
+    def test_a_reset_affects_later_sequences(self):
         tokens = array("i", range(100, 170))
         _, memory = self.store(tokens)
         scheduler = self.engine(_lib.ROLE_SCHEDULER)

@@ -18,7 +18,7 @@ INCLUDE = os.path.join(fake.PYTHON, "..", "include")
 
 class Layout(unittest.TestCase):
     @unittest.skipUnless(shutil.which("cc"), "no C compiler")
-    def test_sizes_and_offsets_are_those_of_c(self):
+    def test_sizes_and_offsets_equal_c(self):
         lines = []
         for name, struct in _lib.STRUCTS.items():
             lines.append('printf("%%zu\\n", sizeof(struct %s));' % name)
@@ -48,7 +48,7 @@ class Layout(unittest.TestCase):
         for name in _lib._PROTOTYPES:
             self.assertTrue(re.search(r"\b%s\(" % name, header), name)
 
-    def test_constants_are_those_of_the_header(self):
+    def test_constants_equal_the_header(self):
         with open(os.path.join(INCLUDE, "kvtier.h")) as file:
             header = file.read()
         for name in ("ROLE_SCHEDULER", "ROLE_WORKER", "ROLE_BOTH", "GROUP_FULL",
@@ -69,7 +69,7 @@ class Import(unittest.TestCase):
                               stdout=subprocess.PIPE, check=True).stdout
         self.assertEqual(said.decode().split(), ["1", "False"])
 
-    def test_a_missing_library_says_what_to_do(self):
+    def test_a_missing_library_names_the_remedy(self):
         code = "from kvtier import _lib; _lib.version()"
         env = dict(os.environ, PYTHONPATH=fake.PYTHON,
                    KVTIER_LIBRARY="/nonexistent/libkvtier.so")

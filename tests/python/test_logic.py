@@ -162,7 +162,7 @@ class Halves(unittest.TestCase):
             self.saved_blocks(half, req, 0, last, new=[1, 2, 3, 4, 5, 6])
             self.assertEqual(self.saved_blocks(half, req, last, n - last), saved)
 
-    def test_what_a_lookup_found_is_not_saved_again(self):
+    def test_found_chunks_are_not_saved_again(self):
         half = self.scheduler()
         self.store.answer = 40
         req = request()
@@ -196,7 +196,7 @@ class Halves(unittest.TestCase):
         half.finished(req)
         self.assertEqual((self.store.seqs, self.store.leased), (0, set()))
 
-    def test_what_waits_to_be_read_ahead_at_a_reset_is_read_no_more(self):
+    def test_a_reset_cancels_queued_read_ahead(self):
         half = self.scheduler()
         half._engine.wanted = lambda seq: [(0, 0, 3)]
         self.store.answer = -1
@@ -274,7 +274,7 @@ class Halves(unittest.TestCase):
         with self.assertLogs("vllm.kvtier"):
             worker.save(vllm_meta.KVTierMetadata((), [1]))
 
-    def test_statistics_are_what_changed(self):
+    def test_statistics_are_differences(self):
         engine = Object(values=[5, 0, 0])
         engine.counters = lambda: list(engine.values)
         collector = vllm_stats.Collector(engine)
@@ -317,7 +317,7 @@ class Halves(unittest.TestCase):
         self.assertEqual(released, [])
         self.assertEqual(half.matched_tokens(other, 0), (40, True))
 
-    def test_what_another_connector_loads_amid_a_step_is_not_saved(self):
+    def test_tokens_loaded_by_another_connector_are_not_saved(self):
         half = self.scheduler()
         self.store.answer = 0
         table = {name: (list(range(1, 17)),) for name in "abcd"}
@@ -386,7 +386,7 @@ class Halves(unittest.TestCase):
 
 
 class Extra(unittest.TestCase):
-    def test_requests_that_tokens_do_not_tell(self):
+    def test_requests_not_described_by_tokens_have_no_identity(self):
         for more in ({"prompt_token_ids": None}, {"prompt_embeds": object()},
                      {"prompt_is_token_ids": [True]}, {"resumable": True},
                      {"mm_features": [Object(
@@ -394,7 +394,7 @@ class Extra(unittest.TestCase):
                          mm_position=Object(offset=0, length=3))]}):
             self.assertIsNone(vllm_extra.describe(request(**more)), more)
 
-    def test_what_enters_the_identity(self):
+    def test_tags_salt_adapter_and_items_enter_the_identity(self):
         extra = vllm_extra.describe(request(
             cache_salt="s",
             lora_request=Object(lora_int_id=1, lora_name="l", lora_path="/no"),
@@ -406,7 +406,7 @@ class Extra(unittest.TestCase):
         self.assertEqual((extra.cache_salt, extra.lora), ("s", "l:d"))
         self.assertEqual((extra.tags, extra.skip_save), ("a%1@b%%@lora%l", True))
 
-    def test_an_adapter_without_a_digest_tells_nothing(self):
+    def test_an_adapter_without_a_digest_has_no_identity(self):
         self.assertIsNone(vllm_extra.describe(request(
             lora_request=Object(lora_int_id=1, lora_name="l", lora_path="/no"))))
 
@@ -452,7 +452,7 @@ class Model(unittest.TestCase):
                       cache_config=Object(cache_dtype="auto",
                                           enable_prefix_caching=prefix_caching))
 
-    def test_what_is_not_supported_says_so(self):
+    def test_unsupported_configurations_are_errors(self):
         newest = MLAAttentionSpec()
         newest.model_version = "deepseek_v4"
         narrow = SlidingWindowSpec()
@@ -482,7 +482,7 @@ class Model(unittest.TestCase):
         del silent.cache_config.enable_prefix_caching
         vllm_model.check_supported(silent, self.cache(MLAAttentionSpec()))
 
-    def test_every_rank_of_tensor_parallel_mla_has_the_same(self):
+    def test_ranks_of_tensor_parallel_mla_have_equal_chunks(self):
         cache = self.cache(FullAttentionSpec(), MLAAttentionSpec())
         full, mla = vllm_model.groups(self.config(tensor_parallel_size=2), cache, 8)
         self.assertEqual((full.replicated, mla.replicated), (0, 1))
@@ -511,7 +511,7 @@ class Model(unittest.TestCase):
             vllm_model.tell_hosts(self.config(tensor_parallel_size=8))
         said.assert_not_called()
 
-    def test_only_the_class_says_that_blocks_drop_out_of_a_window(self):
+    def test_only_the_class_decides_that_blocks_leave_a_window(self):
         full, sliding = vllm_model.groups(self.config(), self.cache(
             FullAttentionSpec(), SlidingWindowSpec()), 8)
         self.assertEqual((full.kind, full.window), (_lib.GROUP_FULL, 0))

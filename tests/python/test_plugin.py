@@ -22,7 +22,7 @@ class Wanted(unittest.TestCase):
                 plugin.importlib.metadata, "distribution", side_effect=error):
             return plugin.wanted()
 
-    def test_only_without_lmcache_unless_asked(self):
+    def test_is_registered_without_lmcache_or_on_request(self):
         self.assertTrue(self.wanted(installed=False))
         self.assertFalse(self.wanted(installed=True))
         self.assertTrue(self.wanted(installed=True, said="1"))
@@ -89,7 +89,7 @@ for case, has_lmcache, replace in (("without", 0, ""), ("with", 1, ""), ("wanted
                          ["class kvtier.connector KVTierConnector", "hma True",
                           "name kvtier.connector"])
 
-    def test_name_stays_lmcaches_where_it_is_installed(self):
+    def test_the_name_belongs_to_an_installed_lmcache(self):
         said = self.said["with"]
         self.assertNotIn("kvtier", said[0])
         self.assertEqual(said[-1], "name kvtier.connector")

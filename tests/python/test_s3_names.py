@@ -94,7 +94,7 @@ class Case(unittest.TestCase):
 
 
 class Guide(Case):
-    def test_what_is_put_is_got_and_deleted(self):
+    def test_a_stored_object_is_read_and_deleted(self):
         connector = S3Connector(bucket="lmcache-test-bucket", prefix="test/")
         test_data = b"Hello, LMCache S3!"
         connector.put("test-key", test_data)
@@ -107,7 +107,7 @@ class Guide(Case):
         remove_indexes()
         connector.close()
 
-    def test_the_same_in_an_event_loop(self):
+    def test_an_object_is_stored_read_and_deleted_in_an_event_loop(self):
         async def test_async():
             connector = S3Connector(bucket="lmcache-test-bucket", prefix="async-test/")
             await connector.async_put("test-async", b"Async data")
@@ -122,7 +122,7 @@ class Guide(Case):
 
 
 class Connector(Case):
-    def test_what_is_not_there(self):
+    def test_absent_objects(self):
         connector = self.connector()
         self.assertIsNone(connector.get("key"))
         self.assertFalse(connector.exists("key"))
@@ -147,7 +147,7 @@ class Connector(Case):
                               endpoint_url=self.server.endpoint)
         self.assertEqual(same.get("d/\u00e9 %20+?&=@#"), b"1")
 
-    def test_lengths_that_nobody_told(self):
+    def test_get_of_unknown_length_needs_no_head(self):
         connector = self.connector()
         for n in (3 << 20, 10, 1 << 20, (5 << 20) + 1):
             data = os.urandom(n)
@@ -155,7 +155,7 @@ class Connector(Case):
             self.assertEqual(connector.get("key"), data)
         self.assertNotIn("HEAD", self.server.stats.show()["methods"])
 
-    def test_bytes_of_other_kinds_are_those_of_the_call(self):
+    def test_buffers_are_copied_at_the_call(self):
         connector = self.connector()
         data = bytearray(b"0123456789")
         connector.put("a", data)
@@ -280,7 +280,7 @@ class AtOnce(Case):
         self.assertEqual(failures, [])
         self.assertEqual(len(self.objects()), 150)
 
-    def test_who_is_cancelled_disturbs_nobody(self):
+    def test_a_cancelled_call_does_not_affect_others(self):
         connector = self.connector(config={"blocking_timeout_secs": 600})
         connector.put("key", bytes(1 << 20))
         first = self.hold("GET")
@@ -304,7 +304,7 @@ class AtOnce(Case):
         self.second.set()
         self.assertEqual(connector.get("key"), bytes(1 << 20))
 
-    def test_closing_waits_for_what_is_under_way(self):
+    def test_close_waits_for_calls_in_flight(self):
         connector = S3Connector(bucket="lmcache-test-bucket")
         self.delay("PUT")
 
@@ -321,7 +321,7 @@ class AtOnce(Case):
         asyncio.run(put_and_close())
         connector.close()
 
-    def test_one_that_is_forgotten_ends_by_itself(self):
+    def test_a_client_without_references_closes(self):
         connector = S3Connector(bucket="lmcache-test-bucket")
         connector.put("key", b"1")
         remove_indexes()
@@ -345,7 +345,7 @@ class AtOnce(Case):
                               env=dict(self.env, PYTHONPATH=path))
         self.assertEqual((done.returncode, done.stdout.strip()), (0, b"gone"))
 
-    def test_a_forked_child_is_told(self):
+    def test_a_forked_child_gets_an_error(self):
         connector = self.connector()
         connector.put("key", b"1")
         out, into = os.pipe()
@@ -417,7 +417,7 @@ class Engine(Case):
             local_device="cpu",
             remote_serde="cachegen", **words))
 
-    def test_a_second_engine_finds_what_the_first_stored(self):
+    def test_a_second_engine_finds_chunks_of_the_first(self):
         kv = os.urandom(1000 * 48)
         first = self.own(LMCacheEngineBuilder.from_yaml_file(self.yaml))
         self.assertEqual(first.lookup(self.TOKENS), 0)
@@ -442,7 +442,7 @@ class Engine(Case):
         self.assertEqual(engine.retrieve(tokens), kv)
         self.assertEqual(engine.lookup(self.TOKENS), 200)
 
-    def test_only_what_is_not_there_is_written(self):
+    def test_only_absent_objects_are_written(self):
         engine = self.build()
         engine.store(self.TOKENS[:512], bytes(512 * 8))
         self.server.stats.clear()
@@ -454,7 +454,7 @@ class Engine(Case):
         self.assertEqual(self.build().lookup(self.TOKENS), 0)
         self.assertEqual(self.build(model="Qwen/Qwen3-32B").lookup(self.TOKENS), 768)
 
-    def test_a_damaged_or_missing_chunk_ends_what_is_found(self):
+    def test_a_damaged_or_missing_chunk_ends_the_hit(self):
         engine = self.build()
         kv = os.urandom(1000)
         engine.store(self.TOKENS, kv)
@@ -470,7 +470,7 @@ class Engine(Case):
         self.assertLess(found, 768)
         self.assertEqual(engine.retrieve(self.TOKENS), kv[:found])
 
-    def test_what_a_stranger_put_there_is_not_taken(self):
+    def test_objects_of_another_program_are_not_loaded(self):
         engine = self.build()
         engine.store(self.TOKENS, bytes(1000))
         for each in self.server.objects.buckets["your-lmcache-bucket"].objects.values():
@@ -525,7 +525,7 @@ print("not taken for LMCache", kvtier.plugin.wanted())
         self.assertTrue(self.wheel.endswith("-py3-none-any.whl"))
         self.assertEqual(self.run_code(), "not taken for LMCache True\n")
 
-    def test_beside_lmcache_it_refuses(self):
+    def test_is_refused_if_lmcache_is_installed(self):
         about = os.path.join(self.site, "LMCache-0.5.6.dist-info")
         os.mkdir(about)
         with open(os.path.join(about, "METADATA"), "w") as file:

@@ -120,7 +120,7 @@ class Views(unittest.TestCase):
                              (head_stride, token_stride))
             self.assertEqual((view.memory, view.device), (_lib.MEMORY_CUDA, 3))
 
-    def test_hip_is_told_from_cuda(self):
+    def test_hip_is_distinguished_from_cuda(self):
         sys.modules["torch"].version.hip = "7.2"
         view, = vllm_model.views(self.pair(HND), groups(FullAttentionSpec()), BLOCKS)
         self.assertEqual(view.memory, _lib.MEMORY_HIP)
@@ -135,13 +135,13 @@ class Views(unittest.TestCase):
             self.assertEqual((view.block_stride, view.token_stride),
                              (TOKENS * 576 * ITEM, 576 * ITEM))
 
-    def test_layers_of_one_block_may_lie_together(self):
+    def test_layers_of_a_block_may_be_adjacent(self):
         pitch = 2 * HEADS * TOKENS * 2 * HEAD_SIZE
         view, = vllm_model.views(self.pair(NHD, pitch=pitch),
                                  groups(FullAttentionSpec()), BLOCKS)
         self.assertEqual(view.block_stride, pitch * ITEM)
 
-    def test_several_groups_and_packed_blocks_are_taken_as_they_lie(self):
+    def test_several_groups_and_packed_blocks_are_described(self):
         packed = FullAttentionSpec()
         packed.page_size_bytes += 64
         for infos in (groups(FullAttentionSpec(), SlidingWindowSpec()),
@@ -163,7 +163,7 @@ class Views(unittest.TestCase):
         with self.assertRaisesRegex(vllm_model.Unsupported, "lie apart"):
             vllm_model.views(layers(Tensor(0, half), Tensor(64, half)), infos, BLOCKS)
 
-    def test_what_cannot_be_described_is_said(self):
+    def test_unsupported_layouts_are_errors(self):
         infos = groups(FullAttentionSpec())
         shape = (BLOCKS, HEADS, TOKENS, 2 * HEAD_SIZE)
         one = Tensor(0, shape)

@@ -100,7 +100,7 @@ class Disorder(Case):
         for windows in groupings((), (13, 30)):
             self.storm(2, windows, 0.1, 6, second_runner=True)
 
-    def test_where_vllm_does_not_tell_the_blocks(self):
+    def test_without_block_reports_of_vllm(self):
         for depth in (1, 2):
             for windows in groupings((), (10,), (13, 30), ALONE):
                 with self.subTest(depth=depth, windows=windows):

@@ -50,7 +50,7 @@ class Together(Case):
                 self.assertEqual(sim.hits, {"short": 4, "a": 56, "b": both, "long": 36,
                                             "new": 0, "shorter": 0})
 
-    def test_a_load_of_ours_that_fails_beside_another_connector(self):
+    def test_a_failed_load_with_another_connector(self):
         first = self.sim()
         first.add("a", prompt(1, 61))
         first.run()

@@ -38,7 +38,7 @@ class Waiting(Case):
         self.assertEqual(self.store.missed, 0)
         return sim
 
-    def test_a_request_waits_and_is_promised_what_was_read(self):
+    def test_a_request_waits_and_hits_the_chunks_read(self):
         for windows in groupings((), (10,), (10, 16)):
             for depth in (1, 2):
                 with self.subTest(windows=windows, depth=depth):
@@ -54,14 +54,14 @@ class Waiting(Case):
                     self.assertEqual(sorted(read.values()),
                                      [-(-(w - 1) // CHUNK) for w in windows])
 
-    def test_what_is_in_memory_is_promised_at_once(self):
+    def test_chunks_in_memory_hit_at_once(self):
         self.stored()
         self.run_one()
         again = self.run_one()
         self.assertEqual(again.engine.prefetched, [])
         self.assertEqual(again.hits["a"], 56)
 
-    def test_others_go_on_meanwhile(self):
+    def test_other_requests_continue_meanwhile(self):
         self.stored()
         self.store.prefetch_works = False
         self.store.patience = 10**6
@@ -76,7 +76,7 @@ class Waiting(Case):
         sim.check_rest()
         self.assertEqual(sim.hits["a"], 0)
 
-    def test_a_late_answer_is_what_was_read_by_then(self):
+    def test_after_the_time_limit_the_chunks_read_are_the_hit(self):
         self.stored()
         for group, prefix in list(self.store.chunks)[:3]:
             self.store.memory.add((group, prefix))
@@ -104,7 +104,7 @@ class Waiting(Case):
                     self.assertEqual(sim.hits["a"], 56)
                     self.assertEqual(sim.sources, sources)
 
-    def test_what_another_host_deleted_is_computed_without_a_failed_load(self):
+    def test_chunks_deleted_by_another_host_are_computed(self):
         for windows in groupings((), (10,), (10, 16)):
             for gone in range(7):
                 with self.subTest(windows=windows, gone=gone):
@@ -130,20 +130,20 @@ class Waiting(Case):
             sim.step()
         return sim
 
-    def test_a_request_that_ends_while_it_waits_leaves_nothing(self):
+    def test_a_request_that_ends_while_waiting_leaves_no_state(self):
         sim = self.waiting()
         sim.abort("a")
         sim.run()
         sim.check_rest()
 
-    def test_a_reset_while_it_waits(self):
+    def test_a_reset_while_a_request_waits(self):
         sim = self.waiting()
         self.assertTrue(sim.connector.reset_cache())
         sim.run()
         self.assertEqual(sim.hits["a"], 0)
         sim.check_rest()
 
-    def test_async_loading_asks_before_its_turn(self):
+    def test_async_loading_looks_up_before_scheduling(self):
         self.stored()
         settings = {"enable_async_loading": True, "local_cpu": True}
         with mock.patch.object(fake.Config, "extra", settings):
@@ -153,7 +153,7 @@ class Waiting(Case):
         sim.run()
         self.assertEqual(sim.hits["a"], 56)
 
-    def test_async_loading_promises_in_the_end_what_is_not_there(self):
+    def test_async_loading_reports_the_hit_if_the_prefetch_fails(self):
         self.stored()
         self.store.shared = False
         self.store.prefetch_works = False
@@ -229,7 +229,7 @@ class Failures(Case):
                      ["--kv-transfer-config.kv_connector", "KVTierConnector"]):
             self.assertTrue(self.policy(argv, **fail), argv)
 
-    def test_policy_that_was_said_stays(self):
+    def test_an_explicit_policy_stays(self):
         fail = {"kv_load_failure_policy": "fail"}
         for argv in (["--kv-transfer-config", json.dumps(fail)],
                      ["--kv-transfer-config.kv_load_failure_policy", "fail"],

@@ -14,7 +14,7 @@ if fake.HAVE_VLLM:
 
 
 class Basics(Case):
-    def test_a_restart_finds_what_was_stored(self):
+    def test_a_restart_finds_stored_chunks(self):
         for windows in groupings((), (10,), (10, 16), ALONE):
             with self.subTest(windows=windows):
                 self.store.chunks.clear()
@@ -38,7 +38,7 @@ class Basics(Case):
         again.run()
         self.assertEqual(again.hits["a"], 56)
 
-    def test_only_what_the_engine_lacks_is_loaded(self):
+    def test_only_absent_tokens_are_loaded(self):
         first = self.sim()
         first.add("a", prompt(1, 61))
         first.run()
@@ -57,7 +57,7 @@ class Basics(Case):
         self.assertEqual(ids[0], -1)
         self.assertTrue(all(block > 0 for block in ids[1:]))
 
-    def test_generated_tokens_are_stored_when_asked(self):
+    def test_generated_tokens_are_stored_if_configured(self):
         self.addCleanup(setattr, fake.Config, "extra", {})
         for save, expected in ((False, 2), (True, 5)):
             self.store.chunks.clear()
@@ -69,7 +69,7 @@ class Basics(Case):
                 sim.check_rest()
                 self.assertEqual(len(self.store.chunks), expected)
 
-    def test_sliding_groups_store_only_what_can_end_a_hit(self):
+    def test_sliding_groups_store_only_possible_ends_of_a_hit(self):
         sim = self.sim(windows=(9,))
         sim.add("a", prompt(1, 70))  # steps of 32, 32 and 6 tokens
         sim.run()
@@ -114,7 +114,7 @@ class Basics(Case):
             again.check_rest()
             self.assertEqual(again.hits["a"], hit)
 
-    def test_unknown_yet_is_asked_again(self):
+    def test_an_undecided_lookup_is_repeated(self):
         sim = self.sim()
         self.store.answer = -1
         sim.add("a", prompt(1, 30))
@@ -187,7 +187,7 @@ class Basics(Case):
         first.run()
         self.assertEqual(first.hits["c"], 60)  # KV of request "b", in vLLM's own blocks
 
-    def test_what_waits_at_a_reset_is_stored_under_the_new_weights(self):
+    def test_queued_stores_at_a_reset_have_the_new_weights(self):
         sim = self.sim()
         sim.add("a", prompt(1, 61))
         self.assertIsNotNone(sim.connector._scheduler._requests)
@@ -279,7 +279,7 @@ class PartialChunks(Case):
             again = self.run_one(30, windows=windows)
             self.assertEqual(again.hits["a"], 16)
 
-    def test_the_prompts_end_is_stored_once_and_none_of_what_follows(self):
+    def test_the_end_of_the_prompt_is_stored_once(self):
         for save, expected in ((False, {8: 2, 4: 1}), (True, {8: 5, 4: 1})):
             self.store.chunks.clear()
             self.settings(save_unfull_chunk=True, save_decode_cache=save)
@@ -302,7 +302,7 @@ class PartialChunks(Case):
                     self.assertEqual(sizes, expected)
                 self.assertEqual(len(self.store.chunks), sum(expected.values()))
 
-    def test_it_is_loaded_into_the_blocks_that_it_has(self):
+    def test_a_partial_chunk_is_loaded_into_its_blocks(self):
         self.run_one(21)
         again = self.sim()
         loads = []
@@ -328,7 +328,7 @@ class PartialChunks(Case):
             self.assertEqual(sim.hits["a"], hit)
             self.assertEqual(request.num_output_tokens, 4)
 
-    def test_aborted_while_it_is_loaded(self):
+    def test_aborted_during_a_load(self):
         self.run_one(21)
         sim = self.sim()
         sim.add("a", prompt(1, 21))
@@ -345,7 +345,7 @@ class PartialChunks(Case):
 
 
 class Statistics(Case):
-    def test_vllm_gets_what_both_halves_counted(self):
+    def test_vllm_gets_the_counts_of_scheduler_and_worker(self):
         with mock.patch.object(vllm_stats, "_PERIOD_S", 0):
             first = self.sim()
             first.add("a", prompt(1, 61))

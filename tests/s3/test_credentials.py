@@ -60,7 +60,7 @@ role_session_name = test
 
     # -- permanent keys
 
-    def test_all_of_it_can_stand_in_awss_variables(self):
+    def test_all_settings_can_be_variables_of_aws(self):
         self.bucket.settings = {"remote_url": "s3://test"}
         self.stores({**self.server.keys(), "AWS_ENDPOINT_URL": "http://127.0.0.1:1",
                      "AWS_ENDPOINT_URL_S3": self.facts["endpoint"],
@@ -89,14 +89,14 @@ role_session_name = test
     def test_a_role_is_taken_with_the_keys_of_another_profile(self):
         self.stores(self.with_role(), s3_profile="taken")
 
-    def test_a_web_identity_that_is_over_is_told(self):
+    def test_an_expired_web_identity_is_reported(self):
         done = self.kvtier(3, "ls", address=self.bucket,
                            env=self.web_identity("expired_token_file"))
         self.says(done, "no keys for S3", "web identity: .*ExpiredToken")
         with open(self.facts["expired_token_file"]) as file:
             self.assertNotIn(file.read().strip(), done.err)
 
-    def goes_on(self, env, **more):
+    def check_reads_continue(self, env, **more):
         """An open store reads continuously while the keys expire twice."""
         env["KVTIER_LIBRARY"] = os.environ["KVTIER_LIBRARY"]
         with mock.patch.dict(os.environ, clean_environment(**env), clear=True):
@@ -109,11 +109,11 @@ role_session_name = test
                 time.sleep(0.1)
             store.close()
 
-    def test_reads_go_on_while_keys_run_out(self):
-        self.goes_on(self.with_role(), s3_profile="taken")
+    def test_reads_continue_while_keys_expire(self):
+        self.check_reads_continue(self.with_role(), s3_profile="taken")
 
-    def test_reads_go_on_while_keys_for_a_web_identity_run_out(self):
-        self.goes_on(self.web_identity())
+    def test_reads_continue_while_keys_of_a_web_identity_expire(self):
+        self.check_reads_continue(self.web_identity())
 
 
 class Instance(Case):

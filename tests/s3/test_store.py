@@ -29,7 +29,7 @@ class Store:
         return self.kvtier(code, *arguments, address=address or self.bucket,
                            env={**self.keys, **(env or {})}, **more)
 
-    def test_a_chunk_comes_and_goes(self):
+    def test_a_chunk_is_stored_read_and_deleted(self):
         data = os.urandom(1_234_567)
         given, back = self.path("given", data), self.path("back")
         self.says(self.do(1, "stat", KEY), "No such file")
@@ -57,7 +57,7 @@ class Store:
         self.do(0, "get", KEY, self.path("back"))
         self.assertEqual(self.content("back"), b"")
 
-    def test_lies_under_the_name_of_its_key_with_nothing_but_its_bytes(self):
+    def test_the_object_has_the_keys_name_and_only_the_bytes(self):
         self.do(0, "put", KEY, self.path("given", b"bytes"))
         client = self.server.client()
         self.addCleanup(client.close)
@@ -80,7 +80,7 @@ class Store:
         self.do(0, "rm", *ODD_KEYS)
         self.says(self.do(0, "ls"), "^0 chunks")
 
-    def test_what_is_damaged_is_told_and_can_be_stored_again(self):
+    def test_a_damaged_chunk_is_reported_and_can_be_stored_again(self):
         self.do(0, "put", KEY, self.path("given", b"abcdef" * 1000))
         client = self.server.client()
         self.addCleanup(client.close)
@@ -117,7 +117,7 @@ class Store:
         self.says(self.do(2, "ls", address=tls, s3_ca_file="/nonexistent"),
                   "/nonexistent")
 
-    def test_wrong_keys_are_told(self):
+    def test_wrong_keys_are_reported(self):
         wrong = {"AWS_SECRET_ACCESS_KEY": "SOMETHINGELSE"}
         self.says(self.do(3, "put", KEY, self.path("given", b"x"), env=wrong),
                   "status 403 SignatureDoesNotMatch", "The secret key is wrong")
@@ -127,7 +127,7 @@ class Store:
         self.says(self.do(3, "put", KEY, self.path("given"), env=nobody),
                   "status 403 InvalidAccessKeyId")
 
-    def test_keys_that_are_missing_are_told(self):
+    def test_missing_keys_are_reported(self):
         none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
         done = self.do(3, "ls", env=none)
         self.says(done, "no keys for S3", "environment", "profile")
@@ -135,7 +135,7 @@ class Store:
         self.says(self.do(3, "ls", env=none, s3_unsigned="true"),
                   "status 403", "not signed")
 
-    def test_a_bucket_that_is_not_there_is_told(self):
+    def test_a_missing_bucket_is_reported(self):
         nowhere = self.at(in_path(self.endpoint, bucket="nowhere"))
         sentence = "status 404 NoSuchBucket.*There is no bucket 'nowhere' there: make"
         self.says(self.do(3, "put", KEY, self.path("given", b"x"), address=nowhere),
@@ -144,12 +144,12 @@ class Store:
         self.says(self.do(3, "ls", address=nowhere), sentence)
         self.says(self.do(1, "doctor", address=nowhere), "BAD +s3 list.*" + sentence)
 
-    def test_the_doctor_tries_it(self):
+    def test_the_doctor_checks_the_store(self):
         self.says(self.do(0, "doctor"), "ok +s3 +s3://test",
                   "ok +store +a chunk of 1 MiB was stored, read back and removed")
         self.says(self.do(0, "ls"), "^0 chunks")
 
-    def test_a_configuration_file_says_all_of_it(self):
+    def test_a_configuration_file_can_have_all_settings(self):
         extra = "".join(f"  {name}: '{value}'\n"
                         for name, value in self.bucket.settings.items()
                         if name != "remote_url")
@@ -202,7 +202,7 @@ class SeaweedFS(Store, Case):
     def setUpClass(cls):
         cls.server = running("seaweedfs.py", "--tls")
 
-    def test_who_may_only_read_reads(self):
+    def test_read_only_keys_can_read(self):
         reader = self.server.keys("read_access", "read_secret")
         given = self.path("given", b"to be read")
         denied = "status 403 AccessDenied.*s3:PutObject"

@@ -43,7 +43,7 @@ class Faults(Case):
             self.client.close()
         self.assertEqual(self.get().body, BODY)
 
-    def test_statuses_come_as_often_as_wanted_to_whom_they_match(self):
+    def test_matching_requests_get_the_status_as_often_as_set(self):
         self.fault(2, {"method": "^GET$", "key": "^k$"}, status=503, code="SlowDown",
                    retry_after=1)
         self.check(200, None, "HEAD", "/kv/k")
@@ -104,7 +104,7 @@ class Faults(Case):
                 self.get()
             self.assert_healthy(reconnect=True)
 
-    def test_a_put_whose_answer_is_lost_has_happened(self):
+    def test_a_put_without_a_response_stores_the_object(self):
         self.fault(reset_at=0)
         self.client.send("PUT", "/kv/new", b"x")
         with self.assertRaises(OSError):
@@ -264,7 +264,7 @@ class Program(unittest.TestCase):
         self.assertEqual(child.wait(60), 0)
         self.assertFalse(os.path.exists(facts["ca"]))
 
-    def test_it_ends_on_a_signal(self):
+    def test_the_server_ends_on_a_signal(self):
         child, _ = self.start(stdin=subprocess.DEVNULL)
         child.send_signal(signal.SIGTERM)
         self.assertEqual(child.wait(60), 0)

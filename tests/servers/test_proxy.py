@@ -82,7 +82,7 @@ class Proxy(unittest.TestCase):
                     self.assertEqual(seen.count(outcome), counts[kind])
                 self.assertEqual(set(seen), {200, outcome})
 
-    def test_the_same_again(self):
+    def test_equal_seeds_give_equal_faults(self):
         words = "--rate", "0.3", "--kinds", "truncate,inject", "--seed", "7"
         self.assertEqual(self.outcomes(*words), self.outcomes(*words))
 

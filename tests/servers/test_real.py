@@ -129,7 +129,7 @@ class Real(unittest.TestCase):
             self.assertTrue(reply.read())
         end(by_signal=True)
 
-    def test_a_server_does_not_outlive_who_is_killed(self):
+    def test_a_server_ends_when_its_parent_is_killed(self):
         program = ("import lifetime, sys\n"
                    "print(lifetime.spawn(['sleep', '600'], '/dev/null').pid, flush=True)\n"
                    "sys.stdin.read()")

@@ -143,7 +143,7 @@ class Operations(Case):
         reply = bad.reply()
         self.assertEqual((reply.status, reply.interim), (403, 0))
 
-    def test_what_is_no_number_is_refused(self):
+    def test_invalid_numbers_are_refused(self):
         self.check(400, "InvalidArgument", "GET", "/kv?list-type=2&max-keys=x")
 
     def test_requests_that_are_not_http(self):
@@ -299,7 +299,7 @@ class Express(Case):
 class Tls(Case):
     options = {"tls": True}
 
-    def test_tls_and_plain_serve_the_same(self):
+    def test_tls_and_plain_ports_serve_equal_objects(self):
         self.check(200, None, "PUT", "/kv/k", b"x")
         self.client = self.connect(endpoint=self.server.facts()["tls_endpoint"])
         self.assertEqual(self.check(200, None, "GET", "/kv/k").body, b"x")
