@@ -56,6 +56,9 @@ class WhatLMCacheWrites(On3FS, test_files.WhatLMCacheWrites):
 
 
 class WhatKvtierWrites(On3FS, test_files.WhatKvtierWrites):
+    # The copy's directories are in no mount of 3FS.
+    test_is_found_and_returned_by_lmcache_after_a_copy = None
+
     def contents(self):
         found = {}
         for name, path in self.files().items():
