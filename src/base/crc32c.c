@@ -23,9 +23,8 @@ kvt__crc32c(uint32_t crc, const void *bytes, size_t n)
     return crc;
 }
 
-/* Return a * b modulo the polynomial; bit 31 is x^0. */
-static uint32_t
-mul(uint32_t a, uint32_t b)
+uint32_t
+kvt__crc32c_times(uint32_t a, uint32_t b)
 {
     uint32_t r = 0;
 
@@ -48,22 +47,21 @@ static const uint32_t squares[31] = {
     0x08000000,
 };
 
-/* Return x^(8 * bytes) modulo the polynomial. */
-static uint32_t
-power(uint64_t bytes)
+uint32_t
+kvt__crc32c_power(uint64_t bytes)
 {
     uint32_t p = UINT32_C(1) << 31; /* x^0 */
 
     for (unsigned k = 0; bytes; bytes >>= 1, k++)
         if (bytes & 1)
-            p = mul(p, squares[k % 31]);
+            p = kvt__crc32c_times(p, squares[k % 31]);
     return p;
 }
 
 uint32_t
 kvt__crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t b_bytes)
 {
-    return mul(power(b_bytes), crc_a) ^ crc_b;
+    return kvt__crc32c_times(crc_a, kvt__crc32c_power(b_bytes)) ^ crc_b;
 }
 
 /* ------------------------------------------------------- bytes out of memory */
@@ -101,9 +99,9 @@ kvt__crc32c_cold(uint32_t crc, const void *bytes, size_t n)
     uint32_t crcs[PLACES] = { crc };
 
     read_in_turn(p, each, crcs);
-    uint32_t shift = power(each);
+    uint32_t shift = kvt__crc32c_power(each);
     crc = crcs[0];
     for (size_t i = 1; i < PLACES; i++)
-        crc = mul(shift, crc) ^ crcs[i];
+        crc = kvt__crc32c_times(shift, crc) ^ crcs[i];
     return kvt__crc32c(crc, p + PLACES * each, n - PLACES * each);
 }

@@ -18,4 +18,9 @@ uint32_t kvt__crc32c_cold(uint32_t crc, const void *bytes, size_t n);
 /* Return the CRC of a || b from the CRCs of a and b; b has b_bytes bytes. */
 uint32_t kvt__crc32c_join(uint32_t crc_a, uint32_t crc_b, uint64_t b_bytes);
 
+/* Arithmetic modulo the polynomial, bit-reflected as the CRC: bit 31 is x^0.  Return a * b, and
+ * x^(8 * bytes).  kvt__crc32c_join() is crc_a * x^(8 * b_bytes) ^ crc_b. */
+uint32_t kvt__crc32c_times(uint32_t a, uint32_t b);
+uint32_t kvt__crc32c_power(uint64_t bytes);
+
 #endif

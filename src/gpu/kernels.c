@@ -6,10 +6,12 @@
  *
  * The sum of a unit is the unit's polynomial times x^32, modulo the polynomial of CRC32C,
  * bit-reflected.  The host computes the CRC from the sums.  Consecutive threads take consecutive
- * elements, so that a warp accesses contiguous memory.  With each round of KVT__THREADS elements a
- * thread multiplies its sum by a constant, by means of tables in shared memory.  Each of the 32
- * banks holds a copy of the tables, so that threads have no bank conflicts.  A unit is treated as
- * if zeros were in front that fill the first round: leading zeros do not change the sum. */
+ * elements, so that a warp accesses contiguous memory.  For each element a thread multiplies its
+ * sum by a constant, by means of tables in shared memory.  Each of the 32 banks holds a copy of
+ * the tables, so that threads have no bank conflicts.  A thread loads AT_ONCE elements before it
+ * stores the first, so that memory has enough loads in flight.  A unit is treated as if zeros were
+ * in front that fill the first round of AT_ONCE * KVT__THREADS elements: leading zeros do not
+ * change the sum. */
 #include "gpu/kernels.h"
 
 #if defined(__CUDACC_RTC__) || defined(__HIPCC_RTC__)
@@ -42,6 +44,7 @@
 
 #define POLY 0x82f63b78u
 #define BANKS 32u
+#define AT_ONCE 4u
 
 /* An element of 1 << log bytes as words.  An element of less than 4 bytes is in the last bytes of
  * word[0]. */
@@ -197,7 +200,13 @@ moved(const kvt__u32 *table, kvt__u32 a, kvt__u32 lane)
 
 /* ------------------------------------------------------------------- copies */
 
-/* Return the address of element i in the blocks; 0: the element belongs to no real block. */
+INLINE int
+is_real(kvt__u64 address)
+{
+    return !(address & KVT__NOT_REAL);
+}
+
+/* Return the address of element i in the blocks.  If the block is not real, the address is not. */
 INLINE kvt__u64
 located(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i)
 {
@@ -210,60 +219,58 @@ located(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i)
     kvt__u32 head = divided(rest, job->by[3]);
     rest -= head * job->by[3].d;
 
-    kvt__u32 plane = job->opaque ? second : first;
-    kvt__u32 nth = job->opaque ? first : second;
-    kvt__i32 block = ((const kvt__i32 *)job->blocks)[nth];
-    if (block < 0 || block == job->null_block)
-        return 0;
-    return ((const kvt__u64 *)job->bases)[plane] +
-           (kvt__u64)(block * job->block_stride + token * job->token_stride +
-                      head * job->head_stride) + ((kvt__u64)rest << log);
+    return ((const kvt__u64 *)job->table[0])[first] + ((const kvt__u64 *)job->table[1])[second] +
+           (kvt__u64)(token * job->token_stride + head * job->head_stride) +
+           ((kvt__u64)rest << log);
 }
 
+/* Load element first + at of the job, and set *to to the address where the element belongs.  at < 0:
+ * one of the zeros in front of the unit. */
 INLINE struct element
-fetched(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i)
+fetched(const struct kvt__copy_job *job, kvt__u32 kind, kvt__u32 log, kvt__u32 first, kvt__i32 at,
+        kvt__u64 *to)
 {
-    struct element none = { { 0, 0, 0, 0 } };
-    kvt__u64 at = job->kind == KVT__JOB_GATHER ? located(job, log, i)
-                                               : job->flat + ((kvt__u64)i << log);
+    kvt__u32 i = first + (kvt__u32)(at < 0 ? 0 : at);
+    kvt__u64 flat = job->flat + ((kvt__u64)i << log);
+    kvt__u64 place = kind == KVT__JOB_SUM ? KVT__NOT_REAL : located(job, log, i);
+    kvt__u64 from = kind == KVT__JOB_GATHER ? place : flat;
+    kvt__u64 none = at < 0 ? KVT__NOT_REAL : 0;
+    struct element e = { { 0, 0, 0, 0 } };
 
-    return at ? load(log, at) : none;
+    *to = (kind == KVT__JOB_GATHER ? flat : place) | none;
+    if (is_real(from | none))
+        e = load(log, from);
+    return e;
 }
 
-INLINE void
-put(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i, struct element e)
-{
-    kvt__u64 at = job->kind == KVT__JOB_GATHER ? job->flat + ((kvt__u64)i << log)
-                : job->kind == KVT__JOB_SCATTER ? located(job, log, i) : 0;
-
-    if (at)
-        store(log, at, e);
-}
-
-/* Copy the elements of thread t of a unit, and return their sum.  The load of the next element is
- * issued before the current element is stored. */
+/* Copy the elements of thread t of a unit, and return their sum.  kind: the job's, a constant for
+ * the compiler. */
 INLINE kvt__u32
-copied(const struct kvt__copy_job *job, kvt__u32 first, kvt__u32 n, kvt__u32 log,
+copied(const struct kvt__copy_job *job, kvt__u32 kind, struct kvt__unit unit, kvt__u32 log,
        const kvt__u32 *table, kvt__u32 t)
 {
     kvt__u32 sum[4] = { 0, 0, 0, 0 }, lane = t % BANKS * 4, n_words = words_of(log);
-    kvt__u32 zeros = (0u - n) % KVT__THREADS;
-    kvt__u32 at = t < zeros ? t + KVT__THREADS - zeros : t - zeros;
-    struct element now = { { 0, 0, 0, 0 } }, next;
+    kvt__i32 at = (kvt__i32)(t - (0u - unit.n) % (AT_ONCE * KVT__THREADS));
 
-    if (at < n)
-        now = fetched(job, log, first + at);
-    for (; at < n; at += KVT__THREADS) {
-        next = now;
-        if (at + KVT__THREADS < n)
-            next = fetched(job, log, first + at + KVT__THREADS);
-        put(job, log, first + at, now);
-        if (job->sums) {
+    for (; at < (kvt__i32)unit.n; at += AT_ONCE * KVT__THREADS) {
+        struct element e[AT_ONCE];
+        kvt__u64 to[AT_ONCE];
+
+        UNROLL
+        for (kvt__u32 k = 0; k < AT_ONCE; k++)
+            e[k] = fetched(job, kind, log, unit.first, at + (kvt__i32)(k * KVT__THREADS), &to[k]);
+        UNROLL
+        for (kvt__u32 k = 0; k < AT_ONCE; k++)
+            if (is_real(to[k]))
+                store(log, to[k], e[k]);
+        if (!job->sums)
+            continue;
+        UNROLL
+        for (kvt__u32 k = 0; k < AT_ONCE; k++) {
             UNROLL
             for (kvt__u32 w = 0; w < n_words; w++)
-                sum[w] = moved(table, sum[w], lane) ^ now.word[w];
+                sum[w] = moved(table, sum[w], lane) ^ e[k].word[w];
         }
-        now = next;
     }
     UNROLL
     for (kvt__u32 w = 1; w < n_words; w++)
@@ -287,7 +294,11 @@ run(GRID const struct kvt__copy_job *jobs, const struct kvt__unit *units,
         const struct kvt__copy_job job = jobs[unit.job]; /* in registers: no aliases */
 
         EACH_THREAD(t) {
-            kvt__u32 sum = copied(&job, unit.first, unit.n, log, table, t);
+            kvt__u32 sum = job.kind == KVT__JOB_GATHER
+                         ? copied(&job, KVT__JOB_GATHER, unit, log, table, t)
+                         : job.kind == KVT__JOB_SCATTER
+                         ? copied(&job, KVT__JOB_SCATTER, unit, log, table, t)
+                         : copied(&job, KVT__JOB_SUM, unit, log, table, t);
 
             partial[t] = job.sums ? times(sum, sums->weight[log][t]) : 0;
         }

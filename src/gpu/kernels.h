@@ -30,21 +30,24 @@ struct kvt__divisor {
 
 enum kvt__copy_job_kind { KVT__JOB_GATHER, KVT__JOB_SCATTER, KVT__JOB_SUM };
 
+/* Mark in a table of addresses or offsets: the block is not real.  The sum of a marked offset, an
+ * address and an offset in a block is negative as kvt__i64. */
+#define KVT__NOT_REAL ((kvt__u64)1 << 63)
+
 /* One chunk, cut into elements of equal width, each aligned to this width.  The four divisors in
  * turn split the index of an element into plane, block (opaque: block, layer), token, head, and
- * the index of the element in the head. */
+ * the index of the element in the head.  The address of an element in the blocks is the sum of an
+ * entry of each table and the offset in the block. */
 struct kvt__copy_job {
-    kvt__u64 flat;   /* address of element 0 of the chunk; not accessed if the job has no unit
-                      * with this element */
-    kvt__u64 bases;  /* address of the table of plane addresses */
-    kvt__u64 blocks; /* address of the block ids */
-    kvt__i64 block_stride;
+    kvt__u64 flat;     /* address of element 0 of the chunk; not accessed if the job has no unit
+                        * with this element */
+    kvt__u64 table[2]; /* address of a table of kvt__u64 for the first and the second index: the
+                        * addresses of the planes, and the offset of each block in a plane, or
+                        * KVT__NOT_REAL */
     kvt__i64 token_stride;
     kvt__i64 head_stride;
     struct kvt__divisor by[4];
-    kvt__i32 null_block;
     kvt__u32 kind;
-    kvt__u32 opaque;
     kvt__u32 sums;
 };
 

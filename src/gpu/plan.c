@@ -7,11 +7,10 @@
 
 #define ONE (UINT32_C(1) << 31) /* x^0 */
 
-/* Return a * x^(8 * bytes): joining the CRC 0 of `bytes` bytes to a computes this product. */
 static uint32_t
 times_power(uint32_t a, uint64_t bytes)
 {
-    return kvt__crc32c_join(a, 0, bytes);
+    return kvt__crc32c_times(a, kvt__crc32c_power(bytes));
 }
 
 static void
@@ -99,20 +98,25 @@ divide(struct kvt__copy_job *job, const struct kvt__view *view, uint32_t n_token
 }
 
 void
+kvt__plan_offsets(uint64_t *offsets, const struct kvt__view *view, const int32_t *blocks, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        offsets[i] = kvt__block_real(view, blocks[i])
+                   ? (uint64_t)(blocks[i] * view->block_stride) : KVT__NOT_REAL;
+}
+
+void
 kvt__plan_job(struct kvt__copy_job *job, enum kvt__copy_job_kind kind, const struct kvt__view *view,
               uint32_t n_tokens, uint32_t log, uint64_t flat, uint64_t bases,
-              uint64_t blocks)
+              uint64_t offsets)
 {
     *job = (struct kvt__copy_job){ .kind = kind, .flat = flat };
     if (!view)
         return;
-    job->bases = bases;
-    job->blocks = blocks;
-    job->block_stride = view->block_stride;
+    job->table[0] = view->opaque ? offsets : bases;
+    job->table[1] = view->opaque ? bases : offsets;
     job->token_stride = view->token_stride;
     job->head_stride = view->head_stride;
-    job->null_block = view->null_block;
-    job->opaque = view->opaque;
     if (view->opaque)
         divide_opaque(job, view, log);
     else
@@ -148,8 +152,14 @@ uint32_t
 kvt__plan_join(uint32_t sum, const uint32_t *sums, const struct kvt__unit *units,
                uint32_t n, uint32_t log)
 {
-    for (uint32_t i = 0; i < n; i++)
-        sum = times_power(sum, (uint64_t)units[i].n << log) ^ sums[i];
+    uint32_t power = 0, power_of = 0; /* most units have one size */
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (units[i].n != power_of)
+            power = kvt__crc32c_power((uint64_t)units[i].n << log);
+        power_of = units[i].n;
+        sum = kvt__crc32c_times(sum, power) ^ sums[i];
+    }
     return sum;
 }
 

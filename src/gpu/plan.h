@@ -22,12 +22,16 @@ uint32_t kvt__plan_width(const struct kvt__view *view, uint64_t flat);
  * kernels' 31 bits. */
 #define KVT__MAX_JOB_BYTES ((UINT64_C(1) << 31) - 1)
 
+/* Fill in the table of the offsets of n blocks in a plane. */
+void kvt__plan_offsets(uint64_t *offsets, const struct kvt__view *view, const int32_t *blocks,
+                       size_t n);
+
 /* Fill in the job for a chunk of n_tokens tokens of a view, in elements of 1 << log bytes.
- * Device addresses: flat of the chunk's first byte, bases of the table of plane addresses,
- * blocks of the block ids.  view NULL: the job only sums the chunk. */
+ * Device addresses: flat of the chunk's first byte, bases of the table of plane addresses, offsets
+ * of the table of kvt__plan_offsets().  view NULL: the job only sums the chunk. */
 void kvt__plan_job(struct kvt__copy_job *job, enum kvt__copy_job_kind kind,
                    const struct kvt__view *view, uint32_t n_tokens, uint32_t log,
-                   uint64_t flat, uint64_t bases, uint64_t blocks);
+                   uint64_t flat, uint64_t bases, uint64_t offsets);
 
 /* Return the unit size, a power of two, that keeps n_processors multiprocessors busy with `bytes`
  * bytes.  The bytes then need at most KVT__MAX_UNITS units plus one unit for each piece, unless

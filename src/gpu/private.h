@@ -40,8 +40,8 @@ struct kvt__step_piece {
     uint64_t to;
     uint64_t at;     /* address of byte `from`: in a part if the step is staged, else in the
                       * chunk */
-    uint64_t bases;  /* offset in the table: addresses of the planes */
-    uint64_t blocks; /* offset in the table: block ids */
+    uint64_t bases;   /* place in the table: addresses of the planes */
+    uint64_t offsets; /* place in the table: offsets of the blocks in a plane */
     uint32_t first_unit;
     uint32_t n_units;
 };
@@ -60,7 +60,7 @@ struct kvt__step {
     uint32_t log;         /* binary logarithm of the element width in bytes */
     size_t part;          /* staged: index in lane->parts */
     uint64_t bytes;
-    size_t table_used;    /* bytes of bases and block ids; jobs and units follow */
+    size_t table_used;    /* bytes of bases and offsets; jobs and units follow */
     size_t jobs_at;       /* offset in the table */
     size_t units_at;      /* offset in the table */
     uint32_t n_units;
