@@ -75,7 +75,7 @@ kvt__read_json(struct kvt__reading *r, const char *text, const char *key,
     if (!json) {
         const char *why = json_error_code(&error) == json_error_duplicate_key
                               ? "a map has a key twice"
-                              : "it is not JSON";
+                              : "not JSON";
         kvt__note(r, KVT__ERROR, key, origin, "%s (%s): %s, line %d, column %d.", key,
                   origin, why, error.line, error.column);
         return NULL;

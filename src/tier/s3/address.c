@@ -48,7 +48,7 @@ copy(char *to, size_t room, const char *text)
 static int
 refuse(const char *name, const char *what)
 {
-    return kvt__fail(EINVAL, "%s: it %s. The forms are " FORMS ".", name, what);
+    return kvt__fail(EINVAL, "%s: the address %s. The forms are " FORMS ".", name, what);
 }
 
 /* ------------------------------------------------------------ host and bucket */
@@ -159,7 +159,7 @@ name_aws_host(struct work *w, const char *name)
     kvt__s3_parse_host(out->name, &w->parsed);
     if (n < 0 || (size_t)n >= sizeof out->name || !w->parsed.aws || w->parsed.n_bucket ||
         kvt__s3_split_host(out->name, (size_t)n, new_name, &port) || port)
-        return kvt__fail(EINVAL, "s3_region: it is not a region of AWS, but %s is at AWS. "
+        return kvt__fail(EINVAL, "s3_region: the value is not a region of AWS, but %s is at AWS. "
                          "Set s3_endpoint_url if the bucket is elsewhere.", name);
     return 0;
 }
@@ -298,7 +298,7 @@ set_region(struct work *w, const char *name)
     for (const char *at = out->region; fits && *at; at++)
         fits = (unsigned char)*at > ' ' && *at != 0x7f && *at != '/';
     if (!fits)
-        return kvt__fail(EINVAL, "s3_region: it is too long, or has blanks, control "
+        return kvt__fail(EINVAL, "s3_region: the value is too long, or has blanks, control "
                          "characters or '/'.");
     return 0;
 }
@@ -320,7 +320,7 @@ read_urls(struct work *w, const char *name)
         return 0;
     bad = kvt__s3_split_endpoint(w->params->endpoint_url, &w->endpoint);
     if (bad)
-        return kvt__fail(EINVAL, "s3_endpoint_url: it %s. Its form is "
+        return kvt__fail(EINVAL, "s3_endpoint_url: the address %s. The form is "
                          "[http[s]://]HOST[:PORT][/BASE].", bad);
     return 0;
 }

@@ -23,6 +23,8 @@ kvt__s3_split_endpoint(const char *text, struct kvt__s3_endpoint *out)
     } else if (!strncasecmp(text, "http://", 7)) {
         out->scheme = KVT__S3_HTTP;
         text += 7;
+    } else if (!strncmp(text + strcspn(text, ":/"), "://", 3)) {
+        return "has a scheme other than http and https";
     }
     size_t n = strcspn(text, "/");
     out->path = text + n + strspn(text + n, "/");
@@ -77,12 +79,12 @@ kvt__s3_set_paths(struct kvt__s3_address *out, const char *base, bool in_host)
     for (int i = 0; i < n_base; i++)
         if ((unsigned char)base[i] <= ' ' || (unsigned char)base[i] >= 0x7f ||
             strchr("?#\\\"<>", base[i]))
-            return kvt__fail(EINVAL, "s3_endpoint_url: its path has characters that "
+            return kvt__fail(EINVAL, "s3_endpoint_url: the path has characters that "
                              "must be percent-encoded.");
     int n = snprintf(out->bucket_path, sizeof out->bucket_path, "%s%.*s/%s",
                      n_base ? "/" : "", n_base, base, in_host ? "" : out->bucket);
     if (n < 0 || (size_t)n >= sizeof out->bucket_path)
-        return kvt__fail(EINVAL, "s3_endpoint_url: its path is too long.");
+        return kvt__fail(EINVAL, "s3_endpoint_url: the path is too long.");
     int used = snprintf(out->object_path, sizeof out->object_path, "%s%s", out->bucket_path,
                         in_host ? "" : "/");
     if (kvt__s3_encode(out->prefix, strlen(out->prefix), true, out->object_path + used,
@@ -137,7 +139,7 @@ kvt__s3_resolve(const char *text, struct kvt__s3_address *out)
         text += strspn(text, " ");
         size_t n = strcspn(text, ",");
         if (!resolve_one(text, n, out))
-            return kvt__fail(EINVAL, "s3_resolve: it is not of the form "
+            return kvt__fail(EINVAL, "s3_resolve: the value is not of the form "
                              "HOST:PORT:ADDRESS[,HOST:PORT:ADDRESS...].");
         if (!text[n])
             return 0;

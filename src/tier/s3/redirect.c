@@ -92,7 +92,7 @@ follow(struct kvt__s3_address *out, const char *endpoint)
     const char *bad = kvt__s3_split_endpoint(endpoint, &url);
 
     if (bad)
-        return kvt__fail(EXDEV, "S3: the endpoint in a redirect is invalid: it %s.", bad);
+        return kvt__fail(EXDEV, "S3: the endpoint in a redirect %s.", bad);
     if (url.scheme != KVT__S3_NO_SCHEME && out->tls != (url.scheme == KVT__S3_HTTPS))
         return kvt__fail(EXDEV, "S3: a redirect leads from %s to another scheme.",
                          out->name);

@@ -71,7 +71,7 @@ errors_name_key_location_and_allowed_values(void **state)
           "numa_mode is manual (file lmcache.yaml:1): gpu_to_numa_mapping is needed in "
           "extra_config, for example {0: 0, 1: 1}." },
         { NULL, "LMCACHE_EXTRA_CONFIG={\"aws_secret_access_key\": \"k\" oops}",
-          "extra_config (LMCACHE_EXTRA_CONFIG): it is not JSON, line 1, column 34." },
+          "extra_config (LMCACHE_EXTRA_CONFIG): not JSON, line 1, column 34." },
         { NULL, "LMCACHE_EXTRA_CONFIG={\"a\": 1, \"a\": 2}",
           "extra_config (LMCACHE_EXTRA_CONFIG): a map has a key twice, line 1, column 12." },
         { "a: [1\n", NULL,
@@ -294,7 +294,7 @@ arguments_and_engine_json_are_checked(void **state)
         { "chunk_size", NULL, "setting 'chunk_size': write key=value." },
         { "chunk_size=0", NULL, "chunk_size is '0' (argument): " CHUNK_RANGE },
         { NULL, "[1]", "kv_connector_extra_config: use a JSON object." },
-        { NULL, "{", "kv_connector_extra_config (argument): it is not JSON, line 1, "
+        { NULL, "{", "kv_connector_extra_config (argument): not JSON, line 1, "
                      "column 1." },
         { NULL, "{\"lmcache.chunk_size\": true}",
           "chunk_size is 'true' (kv_connector_extra_config): " CHUNK_RANGE },
