@@ -14,9 +14,9 @@ LMCACHE = "LMCacheConnectorV1"
 
 
 def wanted():
-    said = os.environ.get("KVTIER_REPLACE_LMCACHE", "")
-    if said in ("0", "1"):
-        return said == "1"
+    value = os.environ.get("KVTIER_REPLACE_LMCACHE", "")
+    if value in ("0", "1"):
+        return value == "1"
     try:
         importlib.metadata.distribution("lmcache")
     except importlib.metadata.PackageNotFoundError:

@@ -171,31 +171,31 @@ class Ranks:
 
 class Digests:
     """Digests in the background, for the scheduler's thread.  At most _MAX_KNOWN
-    questions wait; further adapters are not identified."""
+    requests wait; further adapters are not identified."""
 
     def __init__(self):
         self._lock = threading.Lock()  # held for a few instructions
         self._known = collections.OrderedDict()  # place -> (signature, digest)
         self._queue = collections.deque()
-        self._pending = {}  # place -> Question
+        self._pending = {}  # place -> DigestRequest
         self._thread = None
-        self._told = False
+        self._has_warned = False
 
-    def ask(self, lora):
-        """Return a Question.  A background thread answers the Question and ends when no
-        question is left."""
+    def request(self, lora):
+        """Return a DigestRequest.  A background thread computes the digest; the thread ends when no
+        request is left."""
         place = _place(lora)
         with self._lock:
-            question = self._pending.get(place)
-            if question is None:
-                question = Question(lora)
+            digest_request = self._pending.get(place)
+            if digest_request is None:
+                digest_request = DigestRequest(lora)
                 # If a file system hangs, so does the thread.
                 if len(self._pending) < _MAX_KNOWN and self._have_thread():
-                    self._pending[place] = question
-                    self._queue.append((place, question))
+                    self._pending[place] = digest_request
+                    self._queue.append((place, digest_request))
                 else:
-                    question.done = True
-        return question
+                    digest_request.done = True
+        return digest_request
 
     def _have_thread(self):
         if self._thread is None:
@@ -214,20 +214,20 @@ class Digests:
                 if not self._queue:
                     self._thread = None
                     return
-                place, question = self._queue.popleft()
+                place, digest_request = self._queue.popleft()
             try:
-                found = self._look(place, question.lora)
+                found = self._look(place, digest_request.lora)
             except Exception as e:
                 found = None
-                if not self._told:
-                    self._told = True
+                if not self._has_warned:
+                    self._has_warned = True
                     log.warning("kvtier: adapter %s cannot be identified: %s. Requests "
                                 "with such adapters are neither looked up nor stored.",
-                                question.lora.lora_name, e)
+                                digest_request.lora.lora_name, e)
             with self._lock:
                 del self._pending[place]
-            question.digest = found
-            question.done = True
+            digest_request.digest = found
+            digest_request.done = True
 
     def _look(self, place, lora):
         signature = _signature(lora)
@@ -243,7 +243,7 @@ class Digests:
         return had[1]
 
 
-class Question:
+class DigestRequest:
     __slots__ = ("lora", "until", "done", "digest")
 
     def __init__(self, lora):

@@ -40,9 +40,9 @@ _NO_DRAFT = ("ngram", "[ngram]", "ngram_gpu", "suffix")
 def fingerprint(vllm_config, settings):
     """Return a text for the weights and all settings with an effect on KV; None, with a
     warning, if any part is unknown."""
-    said = settings.get("model_fingerprint")
-    if said:
-        return str(said)
+    configured = settings.get("model_fingerprint")
+    if configured:
+        return str(configured)
     try:
         parts = [_text(vllm_config.cache_config, _CACHE_FIELDS),
                  _model(vllm_config.model_config, vllm_config.load_config)]

@@ -64,7 +64,7 @@ class Scheduler:
         self._digests = vllm_adapters.Digests()
         self._adapters = vllm_adapters.Contents()
         self._ranks = vllm_adapters.Ranks(n_ranks)
-        self._questions = {}  # request id -> question for the adapter's digest
+        self._digest_requests = {}  # request id -> request for the adapter's digest
         self._stats = Collector(engine)
 
     # ---------------------------------------------------------------- lookup
@@ -121,20 +121,20 @@ class Scheduler:
         lora = getattr(request, "lora_request", None)
         if lora is None or vllm_adapters.is_reloaded(lora):
             return True
-        question = self._questions.get(request.request_id)
-        if question is None:
-            question = self._questions[request.request_id] = self._digests.ask(lora)
-        return question.done or time.monotonic() > question.until
+        digest_request = self._digest_requests.get(request.request_id)
+        if digest_request is None:
+            digest_request = self._digest_requests[request.request_id] = self._digests.request(lora)
+        return digest_request.done or time.monotonic() > digest_request.until
 
     def _adapter_digest(self, request):
         """Return the digest; None if the adapter cannot be identified or has changed."""
-        question = self._questions.get(request.request_id)
-        if question is None or question.digest is None:
+        digest_request = self._digest_requests.get(request.request_id)
+        if digest_request is None or digest_request.digest is None:
             return None
         adapter = vllm_adapters.keys(request.lora_request)
-        self._adapters.note(adapter, question.digest)
-        return question.digest if self._adapters.is_only(
-            adapter, question.digest) else None
+        self._adapters.note(adapter, digest_request.digest)
+        return digest_request.digest if self._adapters.is_only(
+            adapter, digest_request.digest) else None
 
     def _admit(self, request):
         state = self._requests[request.request_id] = self._describe(request)
@@ -427,7 +427,7 @@ class Scheduler:
 
     def finished(self, request):
         state = self._requests.pop(request.request_id, None)
-        self._questions.pop(request.request_id, None)
+        self._digest_requests.pop(request.request_id, None)
         self._saving.pop(request.request_id, None)
         if state is not None:
             self._free(state)

@@ -22,7 +22,7 @@ def e2e(function):
     return function
 
 
-def ask_twice(place, server, lengths, **more):
+def request_twice(place, server, lengths, **more):
     """Return prompts of the given lengths (tokens) and their oracles.
 
     `more` are further arguments of Server.complete().

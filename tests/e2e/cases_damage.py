@@ -44,13 +44,13 @@ def kill_amid(place, server, prompt):
     """
     answers = []
 
-    def ask():
+    def complete():
         try:
             answers.append(server.complete(prompt, 4000))
         except Exception:
             pass
     first, _ = workplace.stored(place.store)
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=complete, daemon=True)
     thread.start()
     # A step computes two chunks.  Once four chunks are stored, the first two chunks of the
     # prompt are among them.

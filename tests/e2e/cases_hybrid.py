@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model with full-attention and sliding-window layers."""
 import workplace
-from case import ask_twice, e2e
+from case import request_twice, e2e
 from place import Skipped, check, first_token_difference
 from server import max_logprob_difference
 
@@ -15,7 +15,7 @@ def hybrid_attention(place):
     except workplace.Unavailable as e:
         raise Skipped(str(e).splitlines()[0]) from e
     with place.server() as server:
-        prompts, oracles = ask_twice(place, server, (400, 1300, 2400))
+        prompts, oracles = request_twice(place, server, (400, 1300, 2400))
         place.stored()
     place.tolerance = own_difference(place, prompts)
     worst = 0.0

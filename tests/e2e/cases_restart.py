@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hits in storage after a restart, and hits in host memory without a restart."""
-from case import CHUNK, all_found, ask_twice, e2e, found_in_memory
+from case import CHUNK, all_found, request_twice, e2e, found_in_memory
 from place import Skipped, check
 
 TWO_RANKS = ("--tensor-parallel-size", "2")
@@ -15,7 +15,7 @@ def restarted(place, lengths, *args, env=None, ranks=1):
     second server loads the chunks from host memory.  ranks: workers of a server.
     """
     with place.server(*args, env=env) as server:
-        prompts, oracles = ask_twice(place, server, lengths)
+        prompts, oracles = request_twice(place, server, lengths)
         place.stored()
     with place.server(*args, env=env) as server:
         all_found(place, server, prompts, oracles, "after the restart")
@@ -66,7 +66,7 @@ def kept_in_memory(place, lengths, *args, env=None, ranks=1):
     with place.server(*args, env=env) as server:
         check(len(place.memory_directories()) == ranks,
               "the ranks' host memory: %s" % place.memory_directories())
-        prompts, oracles = ask_twice(place, server, lengths)
+        prompts, oracles = request_twice(place, server, lengths)
         found_in_memory(place, server, prompts, oracles, ranks)
         server.reset_prefix_cache(external=True)
         answer, found = place.hit(server, prompts[0], but=len(prompts[0]))

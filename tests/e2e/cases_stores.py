@@ -10,7 +10,7 @@ import re
 
 import workplace
 from bucket import Bucket
-from case import CHUNK, all_found, ask_twice, e2e, found_in_memory
+from case import CHUNK, all_found, request_twice, e2e, found_in_memory
 from cases_sharing import shared
 from mount import Mount
 from paths import Paths
@@ -40,7 +40,7 @@ def s3(place):
     """An S3 bucket: hits on a host without an index of the bucket, bit for bit."""
     with bucket_of(place) as bucket:
         with place.server() as server:
-            prompts, oracles = ask_twice(place, server, [300, 1100, 5400])
+            prompts, oracles = request_twice(place, server, [300, 1100, 5400])
             place.stored()
         bucket.forget()
         with place.server() as server:
@@ -136,7 +136,7 @@ def hf3fs(place):
     """The documented launch with 3FS: hits after a restart, bit for bit."""
     with mount_of(place) as mount:
         with server_with_3fs(place, mount, "INFO") as server:
-            prompts, oracles = ask_twice(place, server, [5400])
+            prompts, oracles = request_twice(place, server, [5400])
             place.stores_ended()
             workplace.wait_until_stored(mount.backing)
         said = own_lines(place)
@@ -179,7 +179,7 @@ def gds(place):
         config = documented_file(place, "gds-backend.yaml", {
             "/mnt/gds/cache": ",".join(paths.paths)})
         with documented_server(place, config) as server:
-            prompts, oracles = ask_twice(place, server, [300, 5400])
+            prompts, oracles = request_twice(place, server, [300, 5400])
             place.stores_ended()
             workplace.wait_until_still(paths.stored)
         chunks = sum(len(prompt) // CHUNK for prompt in prompts)

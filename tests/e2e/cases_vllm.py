@@ -4,7 +4,7 @@ import json
 import os
 
 import workplace
-from case import CHUNK, all_found, ask_twice, e2e
+from case import CHUNK, all_found, request_twice, e2e
 from place import Skipped, check
 from server import same_answer
 
@@ -36,7 +36,7 @@ def multi_connector(place):
     short, lengths = [], (300, 1100)
     place.beside = {"after": [example(place)]}
     with place.server() as server:
-        prompts, oracles = ask_twice(place, server, lengths)
+        prompts, oracles = request_twice(place, server, lengths)
         start = sum(lengths)
         for n in (20, 144):  # less than a vLLM block; a block of the other connector
             prompt = place.piece(server, start, n)
@@ -71,7 +71,7 @@ def speculative_decoding(place):
     needs_kvtier(place)
     place.settings["save_decode_cache"] = "true"
     with place.server(*DRAFTS) as server:
-        prompts, oracles = ask_twice(place, server, (300, 1100))
+        prompts, oracles = request_twice(place, server, (300, 1100))
         start = sum(map(len, prompts))
         piece = place.prompt(server, start, 600)
         answer = server.complete(piece, 320)
@@ -106,7 +106,7 @@ def lora_adapters(place):
     oracles = {}
     with place.server(*args) as server:
         for model in models:
-            prompts, oracles[model] = ask_twice(place, server, (300, 1100),
+            prompts, oracles[model] = request_twice(place, server, (300, 1100),
                                                 model=model)
         for i in range(len(prompts)):
             answers = [oracles[model][i] for model in models]
@@ -132,7 +132,7 @@ def data_parallel(place):
     asked = []
     with place.server(*ENGINES, env=ENGINES_ENV) as server:
         for engine, lengths in enumerate(((300, 1100), (600, 900))):
-            asked.append(ask_twice(place, server, lengths, engine=engine))
+            asked.append(request_twice(place, server, lengths, engine=engine))
         place.stored()
     with place.server(*ENGINES, env=ENGINES_ENV) as server:
         for engine, (prompts, oracles) in enumerate(asked):

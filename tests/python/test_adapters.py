@@ -158,11 +158,11 @@ class Digest(Case):
         with self.assertLogs("vllm.kvtier") as said:
             for name in (None, "x"):
                 self.lora.base_model_name = name
-                question = digests.ask(self.lora)
+                digest_request = digests.request(self.lora)
                 thread = digests._thread
                 if thread is not None:
                     thread.join()
-                self.assertEqual((question.done, question.digest), (True, None))
+                self.assertEqual((digest_request.done, digest_request.digest), (True, None))
         self.assertEqual(len(said.output), 1)
 
     def test_no_thread_before_the_first_adapter(self):
@@ -171,12 +171,12 @@ class Digest(Case):
         self.assertEqual(threading.active_count(), before)
         for content in (b"one", b"two", b"two"):
             self.write(content)
-            question = digests.ask(self.lora)
+            digest_request = digests.request(self.lora)
             thread = digests._thread
             if thread is not None:
                 thread.join()
-            self.assertTrue(question.done)
-            self.assertEqual(question.digest, vllm_adapters.digest(self.lora))
+            self.assertTrue(digest_request.done)
+            self.assertEqual(digest_request.digest, vllm_adapters.digest(self.lora))
         for thread in threading.enumerate():
             if thread.name == "kvtier-adapters":
                 thread.join()
@@ -198,14 +198,14 @@ class Digest(Case):
             with self.assertRaises(vllm_files.Unknown):
                 find(self.lora)
 
-    def test_a_file_system_that_hangs_gathers_no_questions(self):
+    def test_a_file_system_that_hangs_gathers_no_digest_requests(self):
         go, digests = threading.Event(), vllm_adapters.Digests()
         with mock.patch.object(vllm_adapters, "_MAX_KNOWN", 3), \
                 mock.patch.object(digests, "_look", lambda place, lora: go.wait() and "d"):
             asked = []
             for name in range(9):
                 self.lora.base_model_name = name
-                asked.append(digests.ask(self.lora))
+                asked.append(digests.request(self.lora))
             self.assertEqual([one.done for one in asked], [False] * 3 + [True] * 6)
             thread = digests._thread
             go.set()
@@ -216,14 +216,14 @@ class Digest(Case):
     def test_a_process_without_room_for_a_thread(self):
         digests = vllm_adapters.Digests()
         with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError):
-            question = digests.ask(self.lora)
-        self.assertEqual((question.done, question.digest), (True, None))
-        question = digests.ask(self.lora)
-        while not question.done:
+            digest_request = digests.request(self.lora)
+        self.assertEqual((digest_request.done, digest_request.digest), (True, None))
+        digest_request = digests.request(self.lora)
+        while not digest_request.done:
             thread = digests._thread
             if thread is not None:
                 thread.join()
-        self.assertEqual(question.digest, vllm_adapters.digest(self.lora))
+        self.assertEqual(digest_request.digest, vllm_adapters.digest(self.lora))
 
     def test_an_unchanged_file_is_not_read_again(self):
         digests = vllm_adapters.Digests()
@@ -456,7 +456,7 @@ class Halves(Case):
         self.started = []
         self.worker._engine.load = lambda ios: self.started.append(ios) or Object()
 
-    def ask(self, name):
+    def look_up(self, name):
         """Return a request's lookup result once the adapter's digest is known."""
         req = request(name, lora_request=self.lora)
         self.scheduler.new_request(req)
@@ -510,13 +510,13 @@ class Halves(Case):
 
     def test_the_adapter_that_was_loaded_is_stored_and_loaded(self):
         self.store.answer = 0
-        req, answer = self.ask("a")
+        req, answer = self.look_up("a")
         self.assertEqual(answer, (0, False))
         self.manager._load_adapter(self.lora)
         self.save(req)
         self.assertEqual(len(self.stored), 1)
         self.store.answer = 40
-        req, answer = self.ask("b")
+        req, answer = self.look_up("b")
         self.scheduler.allocated(
             req, Object(get_block_ids=lambda: (list(range(1, 17)),)), 40)
         self.worker.start_loads(self.scheduler.build_meta(output()))
@@ -525,7 +525,7 @@ class Halves(Case):
 
     def test_kv_of_another_adapter_is_not_stored(self):
         self.store.answer = 0
-        req, _ = self.ask("a")
+        req, _ = self.look_up("a")
         self.write(b"two")
         self.manager._load_adapter(self.lora)
         self.save(req)
@@ -548,7 +548,7 @@ class Halves(Case):
                                ([(keys, digest)], 1)):
             with self.subTest(others):
                 self.scheduler._ranks = vllm_adapters.Ranks(2)
-                req, _ = self.ask("a%s" % others)
+                req, _ = self.look_up("a%s" % others)
                 self.load()
                 received = self.step(req, 29)
                 self.assertFalse(self.stored)
@@ -562,7 +562,7 @@ class Halves(Case):
         self.scheduler._ranks = vllm_adapters.Ranks(2)
         self.store.answer = 0
         keys, digest = vllm_adapters.keys(self.lora), vllm_adapters.digest(self.lora)
-        req, _ = self.ask("a")
+        req, _ = self.look_up("a")
         self.load()
         self.step(req, 29)(vllm_meta.AdapterLoads([(keys, digest)]))
         plans = [self.plan(req, 16), self.plan(req, 16)]
@@ -576,12 +576,12 @@ class Halves(Case):
                     finished_recving=None, kv_connector_worker_meta=aggregate(
                         report, vllm_meta.AdapterLoads([(keys, "other")]))))
         self.assertFalse(self.stored)
-        self.assertFalse(self.plan(self.ask("b")[0], 61).adapter_saves)
+        self.assertFalse(self.plan(self.look_up("b")[0], 61).adapter_saves)
 
     def start_load(self):
         """Start the load of a request in the worker; return the request."""
         self.store.answer = 40
-        req, answer = self.ask("a")
+        req, answer = self.look_up("a")
         self.assertEqual(answer, (40, True))
         self.scheduler.allocated(
             req, Object(get_block_ids=lambda: (list(range(1, 17)),)), 40)
@@ -634,7 +634,7 @@ class Halves(Case):
     def test_an_adapter_that_is_read_in_each_step_is_not_looked_up(self):
         self.store.answer = 40
         self.lora.load_inplace = True
-        req, answer = self.ask("a")
+        req, answer = self.look_up("a")
         self.assertEqual(answer, (0, False))
         self.assertEqual(self.store.lookups, 0)
         self.manager.set_active_adapters([self.lora])
@@ -643,14 +643,14 @@ class Halves(Case):
 
     def test_a_name_whose_files_changed_is_not_looked_up(self):
         self.store.answer = 40
-        _, answer = self.ask("a")
+        _, answer = self.look_up("a")
         self.assertEqual(answer, (40, True))
         self.write(b"two")
         with self.assertLogs("vllm.kvtier"):
-            req, answer = self.ask("b")
+            req, answer = self.look_up("b")
         self.assertEqual(answer, (0, False))
         self.scheduler.finished(req)
-        self.assertNotIn("b", self.scheduler._questions)
+        self.assertNotIn("b", self.scheduler._digest_requests)
 
 
 if __name__ == "__main__":

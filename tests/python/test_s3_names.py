@@ -132,10 +132,10 @@ class Connector(Case):
         self.assertTrue(connector.exists("key"))
         self.assertTrue(connector.delete("key"))
 
-        async def ask():
+        async def exists():
             return [await connector.async_get("key"), await connector.async_exists("key"),
                     await connector.async_delete("key")]
-        self.assertEqual(asyncio.run(ask()), [None, False, False])
+        self.assertEqual(asyncio.run(exists()), [None, False, False])
 
     def test_prefixes_and_names_of_any_text(self):
         self.connector(prefix="/a b/c/").put("d/\u00e9 %20+?&=@#", b"1")

@@ -119,7 +119,7 @@ class Side:
         self.worker.shutdown()
         self.stream.settle()
 
-    def ask(self, req):
+    def look_up(self, req):
         """Look a request up, again in each step as vLLM does, until the connector answers.
 
         Return (tokens that can be loaded, whether the load is asynchronous).
@@ -175,7 +175,7 @@ class Tensors(unittest.TestCase):
         """
         side = Side(self.folder, specs, kv, **extra)
         req = request("a", n)
-        self.assertEqual(side.ask(req), (0, False))
+        self.assertEqual(side.look_up(req), (0, False))
         side.scheduler.update_state_after_alloc(
             req, Object(get_block_ids=lambda: tables), 0)
         before = {name: tensor.clone() for name, tensor in kv.items()}
@@ -204,7 +204,7 @@ class Tensors(unittest.TestCase):
         """
         side = Side(self.folder, specs, kv, **extra)
         req = request("b", n)
-        self.assertEqual(side.ask(req), (hit, True))
+        self.assertEqual(side.look_up(req), (hit, True))
         side.scheduler.update_state_after_alloc(
             req, Object(get_block_ids=lambda: tables), hit)
 

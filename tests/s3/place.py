@@ -163,7 +163,7 @@ class Case(unittest.TestCase):
         self.assertEqual(done.code, code, f"kvtier {arguments[0]}: {done}")
         return done
 
-    def says(self, done, *sentences):
+    def expect_output(self, done, *sentences):
         for sentence in sentences:
             self.assertRegex(done.out + done.err, sentence)
 

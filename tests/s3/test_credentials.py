@@ -71,7 +71,7 @@ role_session_name = test
         self.stores(env, s3_profile="base")
         self.stores({**env, "AWS_PROFILE": "base"})
         done = self.kvtier(3, "ls", address=self.bucket, env=env)
-        self.says(done, "403 InvalidAccessKeyId")
+        self.expect_output(done, "403 InvalidAccessKeyId")
 
     def test_a_profile_may_have_a_program_that_gives_keys(self):
         answer = ('{"Version": 1, "AccessKeyId": "%(access)s", '
@@ -92,7 +92,7 @@ role_session_name = test
     def test_an_expired_web_identity_is_reported(self):
         done = self.kvtier(3, "ls", address=self.bucket,
                            env=self.web_identity("expired_token_file"))
-        self.says(done, "no keys for S3", "web identity: .*ExpiredToken")
+        self.expect_output(done, "no keys for S3", "web identity: .*ExpiredToken")
         with open(self.facts["expired_token_file"]) as file:
             self.assertNotIn(file.read().strip(), done.err)
 

@@ -32,25 +32,25 @@ class Store:
     def test_a_chunk_is_stored_read_and_deleted(self):
         data = os.urandom(1_234_567)
         given, back = self.path("given", data), self.path("back")
-        self.says(self.do(1, "stat", KEY), "No such file")
-        self.says(self.do(1, "get", KEY, back), "No such file")
+        self.expect_output(self.do(1, "stat", KEY), "No such file")
+        self.expect_output(self.do(1, "get", KEY, back), "No such file")
         self.assertEqual(self.do(0, "put", KEY, given).err, "")
         self.do(0, "get", KEY, back)
         self.assertEqual(self.content("back"), data)
-        self.says(self.do(0, "stat", KEY), r"bytes +1234567", "identity  [0-9a-f]{32}")
-        self.says(self.do(0, "ls"), re.escape(LISTED), r"1 chunks, 1\.23 MB")
-        self.says(self.do(0, "verify"), "1 good, 0 without checksum, 0 bad")
+        self.expect_output(self.do(0, "stat", KEY), r"bytes +1234567", "identity  [0-9a-f]{32}")
+        self.expect_output(self.do(0, "ls"), re.escape(LISTED), r"1 chunks, 1\.23 MB")
+        self.expect_output(self.do(0, "verify"), "1 good, 0 without checksum, 0 bad")
         self.do(0, "get", LISTED, back)
         self.assertEqual(self.content("back"), data)
-        self.says(self.do(0, "stat", LISTED), r"bytes +1234567")
-        self.says(self.do(0, "verify", LISTED), "1 good")
+        self.expect_output(self.do(0, "stat", LISTED), r"bytes +1234567")
+        self.expect_output(self.do(0, "verify", LISTED), "1 good")
         other = self.path("other", data[::-1])
         self.assertEqual(self.do(0, "put", KEY, other).err, "")
         self.do(0, "get", KEY, back)
         self.assertEqual(self.content("back"), data[::-1])
         self.assertEqual(self.do(0, "rm", LISTED).err, "")
         self.do(1, "rm", KEY)
-        self.says(self.do(0, "ls"), "^0 chunks")
+        self.expect_output(self.do(0, "ls"), "^0 chunks")
 
     def test_a_chunk_may_be_empty(self):
         self.do(0, "put", KEY, self.path("empty", b""))
@@ -76,9 +76,9 @@ class Store:
         listed = self.do(0, "ls")
         for key in ODD_KEYS:
             self.assertIn(key.replace("/", "_"), listed.out)
-        self.says(self.do(0, "verify"), f"{len(ODD_KEYS)} good")
+        self.expect_output(self.do(0, "verify"), f"{len(ODD_KEYS)} good")
         self.do(0, "rm", *ODD_KEYS)
-        self.says(self.do(0, "ls"), "^0 chunks")
+        self.expect_output(self.do(0, "ls"), "^0 chunks")
 
     def test_a_damaged_chunk_is_reported_and_can_be_stored_again(self):
         self.do(0, "put", KEY, self.path("given", b"abcdef" * 1000))
@@ -90,9 +90,9 @@ class Store:
             self.assertEqual(client.do("PUT", name, damaged,
                                        x_amz_meta_kvtier=meta).status, 200)
             with self.subTest(bytes=len(damaged)):
-                self.says(self.do(1, "verify"), "1 bad")
+                self.expect_output(self.do(1, "verify"), "1 bad")
         self.do(0, "put", KEY, self.path("given"))
-        self.says(self.do(0, "verify"), "1 good")
+        self.expect_output(self.do(0, "verify"), "1 good")
 
     def test_the_bucket_may_stand_in_the_hosts_name(self):
         host = self.at(in_host(self.server.facts))
@@ -107,47 +107,47 @@ class Store:
     def test_tls(self):
         tls = self.at(in_path(self.server.facts["tls_endpoint"], prefix="tls"))
         ca = self.server.facts["ca"]
-        self.says(self.do(3, "put", KEY, self.path("given", b"safe"), address=tls),
+        self.expect_output(self.do(3, "put", KEY, self.path("given", b"safe"), address=tls),
                   "certificate is not accepted")
         self.do(0, "put", KEY, self.path("given"), address=tls, s3_ca_file=ca)
         self.do(0, "get", KEY, self.path("back"), address=tls,
                 env={"AWS_CA_BUNDLE": ca})
         self.assertEqual(self.content("back"), b"safe")
         self.do(0, "stat", KEY, address=tls, s3_verify_tls="false")
-        self.says(self.do(2, "ls", address=tls, s3_ca_file="/nonexistent"),
+        self.expect_output(self.do(2, "ls", address=tls, s3_ca_file="/nonexistent"),
                   "/nonexistent")
 
     def test_wrong_keys_are_reported(self):
         wrong = {"AWS_SECRET_ACCESS_KEY": "SOMETHINGELSE"}
-        self.says(self.do(3, "put", KEY, self.path("given", b"x"), env=wrong),
+        self.expect_output(self.do(3, "put", KEY, self.path("given", b"x"), env=wrong),
                   "status 403 SignatureDoesNotMatch", "The secret key is wrong")
-        self.says(self.do(3, "ls", env=wrong), "The secret key is wrong")
-        self.says(self.do(3, "get", KEY, self.path("back"), env=wrong), "status 403")
+        self.expect_output(self.do(3, "ls", env=wrong), "The secret key is wrong")
+        self.expect_output(self.do(3, "get", KEY, self.path("back"), env=wrong), "status 403")
         nobody = {"AWS_ACCESS_KEY_ID": "AKNOBODY"}
-        self.says(self.do(3, "put", KEY, self.path("given"), env=nobody),
+        self.expect_output(self.do(3, "put", KEY, self.path("given"), env=nobody),
                   "status 403 InvalidAccessKeyId")
 
     def test_missing_keys_are_reported(self):
         none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
         done = self.do(3, "ls", env=none)
-        self.says(done, "no keys for S3", "environment", "profile")
+        self.expect_output(done, "no keys for S3", "environment", "profile")
         self.assertEqual(done.err.count("no keys for S3"), 1)
-        self.says(self.do(3, "ls", env=none, s3_unsigned="true"),
+        self.expect_output(self.do(3, "ls", env=none, s3_unsigned="true"),
                   "status 403", "not signed")
 
     def test_a_missing_bucket_is_reported(self):
         nowhere = self.at(in_path(self.endpoint, bucket="nowhere"))
         sentence = "status 404 NoSuchBucket.*There is no bucket 'nowhere' there: make"
-        self.says(self.do(3, "put", KEY, self.path("given", b"x"), address=nowhere),
+        self.expect_output(self.do(3, "put", KEY, self.path("given", b"x"), address=nowhere),
                   sentence)
-        self.says(self.do(3, "get", KEY, self.path("back"), address=nowhere), sentence)
-        self.says(self.do(3, "ls", address=nowhere), sentence)
-        self.says(self.do(1, "doctor", address=nowhere), "BAD +s3 list.*" + sentence)
+        self.expect_output(self.do(3, "get", KEY, self.path("back"), address=nowhere), sentence)
+        self.expect_output(self.do(3, "ls", address=nowhere), sentence)
+        self.expect_output(self.do(1, "doctor", address=nowhere), "BAD +s3 list.*" + sentence)
 
     def test_the_doctor_checks_the_store(self):
-        self.says(self.do(0, "doctor"), "ok +s3 +s3://test",
+        self.expect_output(self.do(0, "doctor"), "ok +s3 +s3://test",
                   "ok +store +a chunk of 1 MiB was stored, read back and removed")
-        self.says(self.do(0, "ls"), "^0 chunks")
+        self.expect_output(self.do(0, "ls"), "^0 chunks")
 
     def test_a_configuration_file_can_have_all_settings(self):
         extra = "".join(f"  {name}: '{value}'\n"
@@ -179,7 +179,7 @@ extra_config:
         self.assertEqual([child.wait(60) for child in running], [0] * 4)
         self.do(0, "get", KEY, self.path("back"))
         self.assertIn(self.content("back"), contents)
-        self.says(self.do(0, "ls"), "^.*\n1 chunks")
+        self.expect_output(self.do(0, "ls"), "^.*\n1 chunks")
 
     def test_a_list_has_many_pages(self):
         client = self.server.client()
@@ -206,14 +206,14 @@ class SeaweedFS(Store, Case):
         reader = self.server.keys("read_access", "read_secret")
         given = self.path("given", b"to be read")
         denied = "status 403 AccessDenied.*s3:PutObject"
-        self.says(self.do(3, "put", KEY, given, env=reader), "PUT", denied)
+        self.expect_output(self.do(3, "put", KEY, given, env=reader), "PUT", denied)
         self.do(0, "put", KEY, given)
         self.do(0, "get", KEY, self.path("back"), env=reader)
         self.assertEqual(self.content("back"), b"to be read")
-        self.says(self.do(0, "verify", env=reader), "1 good")
-        self.says(self.do(3, "put", KEY, given, env=reader), "PUT", denied)
-        self.says(self.do(3, "rm", KEY, env=reader), "DELETE", "status 403 AccessDenied")
-        self.says(self.do(1, "doctor", env=reader), "BAD +s3 write.*403")
+        self.expect_output(self.do(0, "verify", env=reader), "1 good")
+        self.expect_output(self.do(3, "put", KEY, given, env=reader), "PUT", denied)
+        self.expect_output(self.do(3, "rm", KEY, env=reader), "DELETE", "status 403 AccessDenied")
+        self.expect_output(self.do(1, "doctor", env=reader), "BAD +s3 write.*403")
         self.do(0, "get", KEY, self.path("back"))
 
 

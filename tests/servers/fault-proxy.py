@@ -177,13 +177,13 @@ def main():
     proxy = Proxy((host, int(port)), args.rate, kinds, args.seed, args.within,
                   args.delay_ms, args.drip)
     try:
-        lifetime.say(port=proxy.port, endpoint=f"http://{lifetime.LOOPBACK}:{proxy.port}",
+        lifetime.print_facts(port=proxy.port, endpoint=f"http://{lifetime.LOOPBACK}:{proxy.port}",
                      tls_endpoint=f"https://{lifetime.LOOPBACK}:{proxy.port}")
         lifetime.stay()
     except lifetime.Ended:
         pass
     with proxy.lock:
-        lifetime.say(**proxy.counts)
+        lifetime.print_facts(**proxy.counts)
 
 
 if __name__ == "__main__":

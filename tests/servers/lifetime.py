@@ -61,7 +61,7 @@ def make_certificate(directory, domain="s3.localhost"):
     return paths
 
 
-def say(**facts):
+def print_facts(**facts):
     print(json.dumps(facts), flush=True)
 
 

@@ -39,7 +39,7 @@ def main():
             if not serves(port, child):
                 with open(log) as file:
                     sys.exit("moto does not start:\n" + file.read()[-3000:])
-            lifetime.say(endpoint=f"http://{lifetime.LOOPBACK}:{port}", port=port,
+            lifetime.print_facts(endpoint=f"http://{lifetime.LOOPBACK}:{port}", port=port,
                          access="AKTEST", secret="SKTEST", region="us-east-1")
             lifetime.stay([child])
         except lifetime.Ended:

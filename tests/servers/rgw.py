@@ -198,7 +198,7 @@ def main():
         try:
             server.start()
             make_buckets(server.facts, args.buckets or ["test"])
-            lifetime.say(**server.facts)
+            lifetime.print_facts(**server.facts)
             lifetime.stay(server.children)
         except lifetime.Ended:
             pass

@@ -380,7 +380,7 @@ def main():
     lifetime.end_on_signals()
     try:
         with Server(**words) as server:
-            lifetime.say(**server.facts())
+            lifetime.print_facts(**server.facts())
             lifetime.stay()
     except lifetime.Ended:
         pass

@@ -163,7 +163,7 @@ def main():
                 with open(server.path("log")) as file:
                     sys.exit("SeaweedFS does not start:\n" + file.read()[-3000:])
             make_buckets(server.facts, args.buckets or ["test"])
-            lifetime.say(**server.facts)
+            lifetime.print_facts(**server.facts)
             lifetime.stay([server.child])
         except lifetime.Ended:
             pass
