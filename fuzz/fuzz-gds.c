@@ -49,7 +49,7 @@ read_name(const char *name)
     if (!kvt__layout_key(&kvt__layout_gds, name, key, sizeof key, &parts) &&
         !kvt__layout_name(&kvt__layout_gds, key, &parts.hash, again, sizeof again))
         expect(!strcmp(again, name));
-    if (kvt__layout_other(&kvt__layout_gds, name, chunk) != KVT__NEITHER)
+    if (kvt__layout_other(&kvt__layout_gds, name, chunk) != KVT__OTHER_NONE)
         expect(!kvt__layout_key(&kvt__layout_gds, chunk, key, sizeof key, &parts) &&
                !strncmp(chunk, name, strlen(chunk)));
 }

@@ -199,10 +199,10 @@ open_dir(struct kvt__files *t, struct kvt__dir *dir, const char *name)
     return 0;
 }
 
-/* Note the directory of the last path.  If an earlier path leads to the directory too, close the
+/* Record the directory of the last path.  If an earlier path leads to the directory too, close the
  * second copy of the directory: a put deletes older files of a chunk from the other directories. */
 static void
-note_place(struct kvt__files *t)
+add_dir_of_path(struct kvt__files *t)
 {
     const struct kvt__dir *last = &t->dirs[t->n_dirs - 1];
     struct stat a, b;
@@ -211,7 +211,7 @@ note_place(struct kvt__files *t)
     while (i < t->n_dirs - 1 && (fstat(last->fd, &a) < 0 || fstat(t->dirs[i].fd, &b) < 0 ||
                                  a.st_dev != b.st_dev || a.st_ino != b.st_ino))
         i++;
-    t->dir_of_place[t->places.n++] = (uint8_t)i;
+    t->dir_of_path[t->sharding.n_paths++] = (uint8_t)i;
     if (i == t->n_dirs - 1)
         return;
     close_fds(last);
@@ -229,7 +229,7 @@ add_path(struct kvt__files *t, const char *name, const char *from, size_t n)
     if (memmem(from, n, "://", 3))
         return kvt__fail(EINVAL, "%s: '%.*s' is no path; write /DIRECTORY.", name,
                          (int)n, from);
-    if (t->places.n == KVT__FILE_MAX_PATHS)
+    if (t->sharding.n_paths == KVT__FILE_MAX_PATHS)
         return kvt__fail(EINVAL, "%s: more than %d directories.", name,
                          KVT__FILE_MAX_PATHS);
     *dir = (struct kvt__dir){ .mode = t->mode, .fd = -1, .opaque_fd = -1, .private_fd = -1,
@@ -239,7 +239,7 @@ add_path(struct kvt__files *t, const char *name, const char *from, size_t n)
     t->n_dirs++;
     int err = open_dir(t, dir, name);
     if (!err)
-        note_place(t);
+        add_dir_of_path(t);
     return err;
 }
 

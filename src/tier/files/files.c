@@ -20,7 +20,7 @@ kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt__object *
     uint64_t bytes = form.header_bytes + payload + form.trailer_bytes;
     uint64_t units = (bytes + unit - 1) / unit;
 
-    if (t->layout->beside)
+    if (t->layout->sidecar_suffix)
         units += (form.header_bytes + unit - 1) / unit;
     /* The attribute of a file without trailer may need another block. */
     return (units + !form.has_id) * unit;
@@ -85,8 +85,8 @@ void
 kvt__files_set_sharding(struct kvt__files *t, const char *setting, const char *sharding)
 {
     assert(!t->n_dirs);
-    t->places.setting = setting;
-    t->places.by_local_rank = !strcmp(sharding, "by_local_rank");
+    t->sharding.setting = setting;
+    t->sharding.by_local_rank = !strcmp(sharding, "by_local_rank");
 }
 
 int
@@ -94,14 +94,14 @@ kvt__files_open(struct kvt__files *t, const struct kvt__tier_params *params,
                 const char *list)
 {
     const struct kvt__object chunk = { .is_full = true };
-    struct kvt__share share;
+    struct kvt__path_range range;
     int err = kvt__temp_init(t);
 
     t->tier.phase = kvt__form_of(t, &chunk).header_bytes % KVT__DIRECT_ALIGN;
     if (!err)
         err = kvt__dirs_open(t, params->name, list);
-    t->places.local_ranks = params->local_ranks;
-    return err ? err : kvt__share_of(&t->places, 0, &share);
+    t->sharding.local_ranks = params->local_ranks;
+    return err ? err : kvt__paths_of_rank(&t->sharding, 0, &range);
 }
 
 int

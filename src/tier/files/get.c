@@ -122,7 +122,7 @@ bytes_of(const struct kvt__files *t, const struct kvt__object *o, const struct o
 {
     char name[KVT__FILE_NAME_BYTES];
 
-    if ((t->n_dirs > 1 || t->layout->beside) &&
+    if ((t->n_dirs > 1 || t->layout->sidecar_suffix) &&
         !kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name))
         return kvt__bytes_on_disk(t, o, name);
     return (uint64_t)f->st.st_blocks * 512;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The listing of the chunks in a file store, by names and sizes of files only.  A listing also
- * deletes orphans, files that belong to no chunk: a second file without the chunk's file, and
+ * deletes orphans, files that belong to no chunk: a sidecar without the chunk's file, and
  * unfinished files of LMCache.  Other threads and processes may add and delete files meanwhile.
  *
  * The listing reads a subdirectory in all directories of the store before it lists the names, and
@@ -22,7 +22,7 @@
 #include "tier/files/files.h"
 
 #define SPREAD_LEVELS 2
-#define BESIDE_AGE_S 60 /* on a shared mount the chunk's file may become visible later */
+#define SIDECAR_AGE_S 60 /* on a shared mount the chunk's file may become visible later */
 #define UNFINISHED_AGE_S 3600
 
 struct listing {
@@ -41,7 +41,7 @@ struct entry {
 };
 
 /* The subdirectory with this path in each directory of the store. */
-struct place {
+struct subdir {
     struct listing *listing;
     int n_levels;                   /* levels of subdirectories below */
     DIR *dirs[KVT__FILE_MAX_PATHS]; /* NULL: a directory of the store lacks the subdirectory */
@@ -73,21 +73,21 @@ stat_file(int dirfd, const char *name, struct stat *st)
 }
 
 /* Read the status of a chunk's file in one directory.  If the file exists, add the bytes on disk
- * of the file and of the second file to *bytes.  1; 0: there is no such file; -errno. */
+ * of the file and of the sidecar to *bytes.  1; 0: there is no such file; -errno. */
 static int
 add_bytes(const struct kvt__files *t, int dirfd, const char *name, struct stat *st,
           uint64_t *bytes)
 {
-    char beside[KVT__BESIDE_BYTES];
+    char sidecar[KVT__SIDECAR_BYTES];
     struct stat second;
     int found = stat_file(dirfd, name, st), also;
 
     if (found <= 0)
         return found;
     *bytes += (uint64_t)st->st_blocks * 512;
-    if (!kvt__beside(t->layout, name, beside))
+    if (!kvt__layout_sidecar(t->layout, name, sidecar))
         return 1;
-    also = stat_file(dirfd, beside, &second);
+    also = stat_file(dirfd, sidecar, &second);
     if (also > 0)
         *bytes += (uint64_t)second.st_blocks * 512;
     return also < 0 ? also : 1;
@@ -107,7 +107,7 @@ kvt__bytes_on_disk(const struct kvt__files *t, const struct kvt__object *o,
 
 /* List a chunk with the bytes of all its files.  entries: the chunk's name in n directories. */
 static void
-list_chunk(struct place *p, const struct entry *entries, size_t n, const char *key)
+list_chunk(struct subdir *p, const struct entry *entries, size_t n, const char *key)
 {
     const struct listing *l = p->listing;
     const struct entry *first = NULL;
@@ -146,32 +146,33 @@ is_older(const struct stat *st, time_t seconds)
     return time(NULL) - st->st_mtime > seconds;
 }
 
-/* Return true if the entry is the second file of the last listed chunk, and the directory has the
+/* Return true if the entry is the sidecar of the last listed chunk, and the directory has the
  * chunk's file. */
 static bool
-belongs_to_chunk(const struct place *p, const struct entry *e)
+belongs_to_chunk(const struct subdir *p, const struct entry *e)
 {
-    char beside[KVT__BESIDE_BYTES];
+    char sidecar[KVT__SIDECAR_BYTES];
 
     return p->chunk && p->has_chunk >> e->dir & 1 &&
-           kvt__beside(p->listing->t->layout, p->chunk, beside) && !strcmp(e->name, beside);
+           kvt__layout_sidecar(p->listing->t->layout, p->chunk, sidecar) &&
+           !strcmp(e->name, sidecar);
 }
 
 /* Delete a file if the file belongs to no chunk and is old.  A young file may belong to a chunk
  * that a process is writing. */
 static void
-remove_orphan(const struct place *p, const struct entry *e)
+remove_orphan(const struct subdir *p, const struct entry *e)
 {
     const struct kvt__dir *dir = &p->listing->t->dirs[e->dir];
     int fd = p->listing->opaque ? dir->opaque_fd : dir->fd;
     char chunk[KVT__FILE_NAME_BYTES];
     struct stat st, of_chunk;
-    enum kvt__other other = kvt__layout_other(p->listing->t->layout, p->path, chunk);
+    enum kvt__other_file other = kvt__layout_other(p->listing->t->layout, p->path, chunk);
 
-    if (other == KVT__NEITHER || stat_file(fd, p->path, &st) <= 0 ||
-        !is_older(&st, other == KVT__UNFINISHED ? UNFINISHED_AGE_S : BESIDE_AGE_S))
+    if (other == KVT__OTHER_NONE || stat_file(fd, p->path, &st) <= 0 ||
+        !is_older(&st, other == KVT__OTHER_UNFINISHED ? UNFINISHED_AGE_S : SIDECAR_AGE_S))
         return;
-    if (other == KVT__UNFINISHED || (fstatat(fd, chunk, &of_chunk, AT_SYMLINK_NOFOLLOW) &&
+    if (other == KVT__OTHER_UNFINISHED || (fstatat(fd, chunk, &of_chunk, AT_SYMLINK_NOFOLLOW) &&
                                      errno == ENOENT))
         (void)unlinkat(fd, p->path, 0);
 }
@@ -192,7 +193,7 @@ static void walk(struct listing *l, const char *path, int n_levels);
 /* List one name; entries: the name in n directories of the store.  The name is a subdirectory, a
  * chunk's file, or another file, which is deleted if it is an orphan. */
 static void
-list_name(struct place *p, const struct entry *entries, size_t n)
+list_name(struct subdir *p, const struct entry *entries, size_t n)
 {
     const struct listing *l = p->listing;
     char key[KVT__KEY_TEXT_MAX + 1];
@@ -223,7 +224,7 @@ by_name(const void *a, const void *b)
 
 /* Sort and list the names in the text that read_dir() wrote.  0; -ENOMEM. */
 static int
-list_entries(struct place *p, const char *text)
+list_entries(struct subdir *p, const char *text)
 {
     struct entry *entries = calloc(p->n, sizeof *entries);
 
@@ -246,7 +247,7 @@ list_entries(struct place *p, const char *text)
 /* Read the names of the subdirectory in one directory of the store.  to: write each name to this
  * stream, after a byte with the number of the directory; NULL: list each name at once. */
 static void
-read_dir(struct place *p, uint32_t dir, FILE *to)
+read_dir(struct subdir *p, uint32_t dir, FILE *to)
 {
     const struct kvt__files *t = p->listing->t;
     struct dirent *e;
@@ -279,8 +280,8 @@ open_dir(int dirfd, const char *path)
 static void
 walk(struct listing *l, const char *path, int n_levels)
 {
-    struct place p = { .listing = l, .n_levels = n_levels, .above = strlen(path) };
-    bool waits = l->t->n_dirs > 1 || l->t->layout->beside;
+    struct subdir p = { .listing = l, .n_levels = n_levels, .above = strlen(path) };
+    bool waits = l->t->n_dirs > 1 || l->t->layout->sidecar_suffix;
     char *text = NULL;
     size_t n_bytes;
     FILE *names = waits ? open_memstream(&text, &n_bytes) : NULL;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The write and the deletion of a chunk's file.  The file is written under a temporary name and
- * published by a rename.  If the layout has a second file beside the chunk's file, the second
- * file is written last and deleted first: the chunk exists if the chunk's file exists. */
+ * published by a rename.  A sidecar (tier/layout/layout.h) is written last and deleted first: the
+ * chunk exists if the chunk's file exists. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -76,7 +76,7 @@ struct framed {
     uint32_t crc;
 };
 
-/* Write the header: as the whole second file, or at the start of a chunk's file. */
+/* Write the header: as the whole sidecar, or at the start of a chunk's file. */
 static int
 write_header(int fd, const struct framed *f)
 {
@@ -155,22 +155,22 @@ rename_to(const struct kvt__dir *dir, const char *temp, int dirfd, const char *n
     return err;
 }
 
-/* Write a file under a temporary name and rename the file.  beside: write the second file, which
- * is a copy of the header.  0, or -errno with a sentence. */
+/* Write a file under a temporary name and rename the file.  is_sidecar: write the sidecar, a
+ * copy of the header.  0, or -errno with a sentence. */
 static int
 publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f,
-        const char *name, bool beside)
+        const char *name, bool is_sidecar)
 {
-    bool on_device = f->on_device && !beside;
+    bool on_device = f->on_device && !is_sidecar;
     bool direct = on_device ||
-                  (!beside && kvt__file_direct(dir, f->slot->payload - f->form.header_bytes,
-                                               f->slot->bytes));
+                  (!is_sidecar && kvt__file_direct(dir, f->slot->payload - f->form.header_bytes,
+                                                   f->slot->bytes));
     char temp[NAME_MAX + 1];
     int fd = kvt__temp_create(t, dir, direct, temp, sizeof temp);
 
     if (fd < 0)
         return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
-    int err = beside ? write_header(fd, f) : write_chunk(t, fd, direct, f);
+    int err = is_sidecar ? write_header(fd, f) : write_chunk(t, fd, direct, f);
     if (!err && t->fsync && fsync(fd) < 0)
         err = -errno;
     if (!err)
@@ -198,13 +198,13 @@ remove_file(int dirfd, const char *name)
     return fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) && errno == ENOENT ? -ENOENT : err;
 }
 
-/* Delete a chunk's files from a directory, the second file first, because LMCache expects the
- * chunk's file if the second file exists.  0; -ENOENT: the chunk's file does not exist; -errno. */
+/* Delete a chunk's files from a directory, the sidecar first, because LMCache expects the chunk's
+ * file if the sidecar exists.  0; -ENOENT: the chunk's file does not exist; -errno. */
 static int
 remove_here(const struct kvt__files *t, int dirfd, const char *name)
 {
-    char beside[KVT__BESIDE_BYTES];
-    int err = kvt__beside(t->layout, name, beside) ? remove_file(dirfd, beside) : 0;
+    char sidecar[KVT__SIDECAR_BYTES];
+    int err = kvt__layout_sidecar(t->layout, name, sidecar) ? remove_file(dirfd, sidecar) : 0;
 
     return err && err != -ENOENT ? err : remove_file(dirfd, name);
 }
@@ -243,7 +243,7 @@ put_in(struct kvt__files *t, const struct kvt__dir *dir, const struct kvt__objec
     struct kvt__slot host_slot = { on_device ? header + sizeof header : slot->payload,
                                    slot->bytes, slot->source };
     const struct framed f = { o, &host_slot, on_device ? slot : NULL, kvt__form_of(t, o), crc };
-    char name[KVT__FILE_NAME_BYTES], beside[KVT__BESIDE_BYTES];
+    char name[KVT__FILE_NAME_BYTES], sidecar[KVT__SIDECAR_BYTES];
     int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
 
     assert(f.form.header_bytes <= KVT__SLOT_MARGIN && f.form.trailer_bytes <= KVT__SLOT_MARGIN);
@@ -251,8 +251,8 @@ put_in(struct kvt__files *t, const struct kvt__dir *dir, const struct kvt__objec
         err = t->layout->frame(&f.form, o, &host_slot, crc);
     if (!err)
         err = publish(t, dir, &f, name, false);
-    if (!err && kvt__beside(t->layout, name, beside)) {
-        err = publish(t, dir, &f, beside, true);
+    if (!err && kvt__layout_sidecar(t->layout, name, sidecar)) {
+        err = publish(t, dir, &f, sidecar, true);
         if (err) /* a chunk is stored with both files or not at all */
             (void)remove_here(t, kvt__fd_of(dir, o), name);
     }

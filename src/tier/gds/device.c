@@ -340,7 +340,7 @@ kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most)
     int err = gpu ? select_library(t, gpu) : 0;
 
     if (gpu)
-        atomic_store(&t->files.places.device, 1 + (unsigned)kvt__gpu_ordinal(gpu));
+        atomic_store(&t->files.sharding.device, 1 + (unsigned)kvt__gpu_ordinal(gpu));
     if (!err)
         err = choose_all(t, gpu ? kvt__gpu_ordinal(gpu) : -1, &direct, &p2pdma);
     if (err || !direct)

@@ -270,15 +270,15 @@ _Static_assert(KVT__GDS_HEADER_BYTES <= KVT__MAX_PARSE_BYTES, "parse() needs the
 static const struct kvt__form gds_forms[] = { { KVT__GDS_HEADER_BYTES, 0, true } };
 
 #define GDS                               \
-    .names = KVT__KEY_PERCENT,            \
+    .encoding = KVT__KEY_PERCENT,         \
     .spread = true,                       \
-    .beside = ".metadata",                \
-    .place = kvt__place_by_rank,          \
+    .sidecar_suffix = ".metadata",        \
+    .choose_path = kvt__path_by_rank,     \
     .form = gds_form,                     \
     .forms = gds_forms,                   \
     .n_forms = 1,                         \
     .frame = gds_frame,                   \
-    .parse = gds_parse,                     \
+    .parse = gds_parse,                   \
     .parse_bytes = KVT__GDS_HEADER_BYTES
 
 const struct kvt__layout kvt__layout_gds = { .suffix = ".kvcache.safetensors", GDS };

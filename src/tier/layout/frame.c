@@ -193,8 +193,8 @@ static const struct kvt__form forms[] = {
 
 const struct kvt__layout kvt__layout_fs = {
     .suffix = ".data",
-    .names = KVT__KEY_FS,
-    .place = kvt__place_by_hash,
+    .encoding = KVT__KEY_FS,
+    .choose_path = kvt__path_by_hash,
     .form = fs_form,
     .forms = forms,
     .n_forms = 4,
@@ -206,8 +206,8 @@ const struct kvt__layout kvt__layout_fs = {
 
 const struct kvt__layout kvt__layout_local_disk = {
     .suffix = ".pt",
-    .names = KVT__KEY_DISK,
-    .place = kvt__place_by_rank,
+    .encoding = KVT__KEY_DISK,
+    .choose_path = kvt__path_by_rank,
     .form = local_disk_form,
     .forms = forms,
     .n_forms = 2, /* the forms without header */

@@ -15,7 +15,7 @@ kvt__layout_name(const struct kvt__layout *layout, const char *key,
                  const struct kvt__hash *hash, char *out, size_t size)
 {
     size_t suffix = strlen(layout->suffix);
-    size_t beside = layout->beside ? strlen(layout->beside) : 0;
+    size_t sidecar = layout->sidecar_suffix ? strlen(layout->sidecar_suffix) : 0;
     char above[KVT__SPREAD_BYTES] = "";
 
     if (layout->spread)
@@ -24,11 +24,11 @@ kvt__layout_name(const struct kvt__layout *layout, const char *key,
     if (at >= size)
         return kvt__fail(ENAMETOOLONG, "file name of key '%s'", key);
     memcpy(out, above, at);
-    int n = kvt__key_encode(key, layout->names, out + at, size - at);
+    int n = kvt__key_encode(key, layout->encoding, out + at, size - at);
     if (n < 0)
         return n;
     size_t whole = (size_t)n + suffix;
-    if (at + whole + 1 > size || whole + beside > NAME_MAX)
+    if (at + whole + 1 > size || whole + sidecar > NAME_MAX)
         return kvt__fail(ENAMETOOLONG, "the file name of key '%.160s' is longer than %d "
                          "bytes; use a shorter model name or tag.", key, NAME_MAX);
     memcpy(out + at + n, layout->suffix, suffix + 1);
@@ -36,12 +36,12 @@ kvt__layout_name(const struct kvt__layout *layout, const char *key,
 }
 
 bool
-kvt__beside(const struct kvt__layout *layout, const char *name,
-            char out[KVT__BESIDE_BYTES])
+kvt__layout_sidecar(const struct kvt__layout *layout, const char *name,
+                    char out[KVT__SIDECAR_BYTES])
 {
-    return layout->beside &&
-           snprintf(out, KVT__BESIDE_BYTES, "%s%s", name, layout->beside) <
-               (int)KVT__BESIDE_BYTES;
+    return layout->sidecar_suffix &&
+           snprintf(out, KVT__SIDECAR_BYTES, "%s%s", name, layout->sidecar_suffix) <
+               (int)KVT__SIDECAR_BYTES;
 }
 
 /* Write a key text for the name of a file.  local_disk's names have no slashes of a model's name:
@@ -49,9 +49,9 @@ kvt__beside(const struct kvt__layout *layout, const char *name,
 static int
 decode(const struct kvt__layout *layout, const char *stem, char *out, size_t size)
 {
-    if (layout->names != KVT__KEY_DISK)
-        return kvt__key_decode(stem, layout->names, out, size);
-    return kvt__key_encode(stem, layout->names, out, size);
+    if (layout->encoding != KVT__KEY_DISK)
+        return kvt__key_decode(stem, layout->encoding, out, size);
+    return kvt__key_encode(stem, layout->encoding, out, size);
 }
 
 int
@@ -103,22 +103,22 @@ cut_unfinished(char *text)
     return cut_ending(text, ".tmp");
 }
 
-enum kvt__other
+enum kvt__other_file
 kvt__layout_other(const struct kvt__layout *layout, const char *name,
                   char chunk[KVT__FILE_NAME_BYTES])
 {
-    char left[KVT__BESIDE_BYTES], key[KVT__KEY_TEXT_MAX + 1];
+    char left[KVT__SIDECAR_BYTES], key[KVT__KEY_TEXT_MAX + 1];
     struct kvt__key_parts parts;
 
-    if (!layout->beside || strlen(name) >= sizeof left)
-        return KVT__NEITHER;
+    if (!layout->sidecar_suffix || strlen(name) >= sizeof left)
+        return KVT__OTHER_NONE;
     strcpy(left, name);
-    bool unfinished = cut_unfinished(left), beside = cut_ending(left, layout->beside);
-    if ((!unfinished && !beside) || kvt__layout_key(layout, left, key, sizeof key, &parts))
-        return KVT__NEITHER;
+    bool unfinished = cut_unfinished(left), sidecar = cut_ending(left, layout->sidecar_suffix);
+    if ((!unfinished && !sidecar) || kvt__layout_key(layout, left, key, sizeof key, &parts))
+        return KVT__OTHER_NONE;
     if (chunk)
         strcpy(chunk, left); /* fits: the name of a chunk's file is not longer */
-    return unfinished ? KVT__UNFINISHED : KVT__BESIDE;
+    return unfinished ? KVT__OTHER_UNFINISHED : KVT__OTHER_SIDECAR;
 }
 
 /* ------------------------------------------------------------------- forms */
@@ -138,26 +138,26 @@ kvt__layout_form_of(const struct kvt__layout *layout, uint64_t file_bytes,
     return false;
 }
 
-/* ------------------------------------------------------------------ places */
+/* ---------------------------------------------------------------- sharding */
 
 int
-kvt__share_of(const struct kvt__places *places, uint32_t rank, struct kvt__share *out)
+kvt__paths_of_rank(const struct kvt__sharding *sharding, uint32_t rank, struct kvt__path_range *out)
 {
-    size_t n = places->n, workers = places->local_ranks;
+    size_t n = sharding->n_paths, workers = sharding->local_ranks;
     size_t local_rank = workers ? rank % workers : rank;
-    size_t device = atomic_load(&places->device);
+    size_t device = atomic_load(&sharding->device);
 
     assert(n);
-    if (!places->by_local_rank && device) {
-        *out = (struct kvt__share){ (device - 1) % n, 1 };
+    if (!sharding->by_local_rank && device) {
+        *out = (struct kvt__path_range){ (device - 1) % n, 1 };
         return 0;
     }
-    if (!places->by_local_rank || workers >= n || !workers) {
-        *out = (struct kvt__share){ local_rank % n, 1 };
-        if (places->by_local_rank && workers % n)
+    if (!sharding->by_local_rank || workers >= n || !workers) {
+        *out = (struct kvt__path_range){ local_rank % n, 1 };
+        if (sharding->by_local_rank && workers % n)
             return kvt__fail(EINVAL, "%s: by_local_rank cannot share %zu directories "
                              "among %zu workers evenly; take another number of "
-                             "directories, or by_gpu.", places->setting, n, workers);
+                             "directories, or by_gpu.", sharding->setting, n, workers);
         return 0;
     }
     out->first = local_rank * n / workers;
@@ -166,18 +166,18 @@ kvt__share_of(const struct kvt__places *places, uint32_t rank, struct kvt__share
 }
 
 size_t
-kvt__place_by_hash(const struct kvt__places *places, const struct kvt__object *object)
+kvt__path_by_hash(const struct kvt__sharding *sharding, const struct kvt__object *object)
 {
-    return kvt__key_fs_path(&object->hash, places->n);
+    return kvt__key_fs_path(&object->hash, sharding->n_paths);
 }
 
 size_t
-kvt__place_by_rank(const struct kvt__places *places, const struct kvt__object *object)
+kvt__path_by_rank(const struct kvt__sharding *sharding, const struct kvt__object *object)
 {
-    struct kvt__share share;
+    struct kvt__path_range range;
 
-    (void)kvt__share_of(places, object->rank, &share); /* cannot fail: open() has checked the
-                                                        * setting */
-    assert(share.n && share.first + share.n <= places->n);
-    return share.first + kvt__key_sharder_path(&object->hash, share.n);
+    /* Cannot fail: open() has checked the setting. */
+    (void)kvt__paths_of_rank(sharding, object->rank, &range);
+    assert(range.n && range.first + range.n <= sharding->n_paths);
+    return range.first + kvt__key_sharder_path(&object->hash, range.n);
 }

@@ -144,13 +144,13 @@ workers_share_directories_as_in_lmcache(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct share_case *c = &cases[i];
-        struct kvt__places places = { .n = c->n_paths, .local_ranks = c->local_ranks,
-                                      .by_local_rank = c->by_local_rank };
-        struct kvt__share share;
+        struct kvt__sharding sharding = { .n_paths = c->n_paths, .local_ranks = c->local_ranks,
+                                           .by_local_rank = c->by_local_rank };
+        struct kvt__path_range range;
 
-        assert_int_equal(kvt__share_of(&places, c->rank, &share), 0);
-        assert_int_equal(share.first, c->first);
-        assert_int_equal(share.n, c->n);
+        assert_int_equal(kvt__paths_of_rank(&sharding, c->rank, &range), 0);
+        assert_int_equal(range.first, c->first);
+        assert_int_equal(range.n, c->n);
     }
 }
 
