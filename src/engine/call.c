@@ -60,7 +60,7 @@ kvt__call_check(const struct kvt_engine *engine, const struct kvt__call_kind *ki
 
 /* ---------------------------------------------------------------------- making */
 
-/* Fill in parts and items. */
+/* Fill in ios and items. */
 static void
 describe(struct kvt__call *call, const struct kvt_group_io *ios)
 {
@@ -69,21 +69,21 @@ describe(struct kvt__call *call, const struct kvt_group_io *ios)
     struct kvt__item *item = call->items;
     int32_t *blocks = call->blocks;
 
-    for (size_t i = 0; i < call->n_parts; i++) {
+    for (size_t i = 0; i < call->n_ios; i++) {
         const struct kvt_group_io *io = &ios[i];
-        struct kvt__part *part = &call->parts[i];
+        struct kvt__call_io *to = &call->ios[i];
         const struct kvt__space *space =
-            kvt__engine_space(e, e->rank, io->group, io->tags, &part->space);
+            kvt__engine_space(e, e->rank, io->group, io->tags, &to->space);
 
-        part->group = io->group;
-        part->n_chunks = io->n_chunks;
-        part->first_item = (size_t)(item - call->items);
-        part->first_failed = UINT32_MAX;
+        to->group = io->group;
+        to->n_chunks = io->n_chunks;
+        to->first_item = (size_t)(item - call->items);
+        to->first_failed = UINT32_MAX;
         if (call->kind->has_blocks && io->n_blocks)
             memcpy(blocks, io->blocks, io->n_blocks * sizeof *blocks);
         for (uint32_t c = 0; c < io->n_chunks; c++, item++) {
             item->call = call;
-            item->part = part;
+            item->io = to;
             item->chunk = c;
             item->blocks = blocks;
             item->req.op = template->op;
@@ -123,12 +123,12 @@ kvt__call_new(struct kvt_engine *engine, const struct kvt__call_kind *kind,
     call->kind = kind;
     call->refs = 1;
     call->deadline_ns = kvt__now_ns() + engine->load_timeout_ns;
-    call->n_parts = n_ios;
+    call->n_ios = n_ios;
     call->n_items = n_items;
-    call->parts = calloc(n_ios ? n_ios : 1, sizeof *call->parts);
+    call->ios = calloc(n_ios ? n_ios : 1, sizeof *call->ios);
     call->items = calloc(n_items ? n_items : 1, sizeof *call->items);
     call->blocks = calloc(n_blocks ? n_blocks : 1, sizeof *call->blocks);
-    if (!call->parts || !call->items || !call->blocks) {
+    if (!call->ios || !call->items || !call->blocks) {
         kvt__call_unref(call);
         return kvt__fail(ENOMEM, "%s", kind->name);
     }
@@ -152,7 +152,7 @@ kvt__call_unref(struct kvt__call *call)
     assert(refs > 0);
     if (refs > 1)
         return;
-    free(call->parts);
+    free(call->ios);
     free(call->items);
     free(call->blocks);
     free(call);

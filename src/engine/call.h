@@ -12,12 +12,12 @@
 
 #include "engine/private.h"
 
-/* The chunks of a struct kvt_group_io. */
-struct kvt__part {
+/* The copy of a struct kvt_group_io of the caller. */
+struct kvt__call_io {
     uint32_t group;
     uint32_t n_chunks;
-    size_t first_item;
-    struct kvt__space space;    /* space with the request's tags; unused without tags */
+    size_t first_item;             /* index in call->items of the item of the first chunk */
+    struct kvt__space space;       /* space with the request's tags; unused without tags */
     _Atomic uint32_t first_failed; /* load: number of the first failed chunk */
 };
 
@@ -26,10 +26,10 @@ struct kvt__item {
     struct kvt__store_req req; /* must be the first member */
     struct kvt__gpu_copy copy; /* copy from or to blocks on a device */
     struct kvt__call *call;
-    struct kvt__part *part;
+    struct kvt__call_io *io;
     struct kvt__item *next;    /* next item in a list of engine->calls */
-    const int32_t *blocks;
-    uint32_t chunk;            /* number of the chunk in the part */
+    const int32_t *blocks;     /* block ids of the chunk, in call->blocks */
+    uint32_t chunk;            /* number of the chunk in io */
 
     /* Only for loads. */
     bool copied;       /* the blocks hold the verified chunk */
@@ -52,8 +52,8 @@ struct kvt__call {
     atomic_int refs;  /* a reference of the caller, and of each item before kvt__item_end() */
     int64_t deadline_ns; /* deadline of loads and prefetches */
     uint32_t epoch;   /* epoch of the engine at the begin of a store */
-    size_t n_parts, n_items;
-    struct kvt__part *parts;
+    size_t n_ios, n_items;
+    struct kvt__call_io *ios;
     struct kvt__item *items;
     int32_t *blocks;  /* copy of the caller's block ids */
 };
@@ -71,16 +71,19 @@ int kvt__call_new(struct kvt_engine *engine, const struct kvt__call_kind *kind,
 /* Drop a reference.  The last reference frees the call. */
 void kvt__call_unref(struct kvt__call *call);
 
-/* End an item: drop the item's reference of the call.  No list contains the item, and its slot is
- * released.  After the end of the engine's last item another thread may close the engine. */
+/* End an item: drop the item's reference of the call.  Before the call, the caller has removed the
+ * item from all lists and released the item's slot.  Takes calls.lock.  After the end of the
+ * engine's last item another thread may close the engine, so the caller must not use the engine
+ * afterwards. */
 void kvt__item_end(struct kvt__item *item);
 
 static inline const struct kvt__view *
 kvt__item_view(const struct kvt__item *item)
 {
-    return &item->call->engine->groups[item->part->group].view;
+    return &item->call->engine->groups[item->io->group].view;
 }
 
+/* The caller of the kvt__queue_ functions holds calls.lock. */
 static inline void
 kvt__queue_push(struct kvt__queue *queue, struct kvt__item *item)
 {

@@ -121,7 +121,7 @@ rank_has(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
         return false;
     if (!lease)
         return kvt__store_find(e->store, &key, where);
-    return lease_part(seq, &seq->promise.leases[kvt__hit_part(e, chunk, rank, group)], &key,
+    return lease_part(seq, &seq->promise.leases[kvt__lease_index(e, chunk, rank, group)], &key,
                       where);
 }
 
@@ -182,7 +182,7 @@ kvt__hit_lease_longest(struct kvt_seq *seq, size_t limit, enum kvt__where where)
 {
     size_t n = seq->promise.first;
 
-    assert(n <= limit && limit <= seq->promise.n_leased_chunks);
+    assert(n <= limit && limit <= seq->promise.max_leased_chunks);
     while (n < limit && lease_full_groups(seq, n, where))
         n++;
     return n;
@@ -239,10 +239,10 @@ kvt__hit_begin_leases(struct kvt_seq *seq, size_t n)
     struct kvt__promise *p = &seq->promise;
 
     kvt__hit_unlease(seq, 0);
-    if (n > p->n_leased_chunks) {
+    if (n > p->max_leased_chunks) {
         free(p->leases);
-        p->leases = calloc(n, kvt__n_parts(e) * sizeof *p->leases);
-        p->n_leased_chunks = p->leases ? n : 0;
+        p->leases = calloc(n, kvt__n_keyspaces(e) * sizeof *p->leases);
+        p->max_leased_chunks = p->leases ? n : 0;
         if (!p->leases)
             return kvt__fail(ENOMEM, "kvt_engine_lookup");
     }
@@ -258,8 +258,9 @@ kvt__hit_unlease(struct kvt_seq *seq, size_t first)
     struct kvt__promise *p = &seq->promise;
     bool expired = kvt__now_ns() >= p->lease_until_ns;
 
-    for (size_t i = first * kvt__n_parts(e); i < p->n_leased_chunks * kvt__n_parts(e); i++) {
-        uint32_t part = (uint32_t)(i % kvt__n_parts(e));
+    for (size_t i = first * kvt__n_keyspaces(e), end = p->max_leased_chunks * kvt__n_keyspaces(e);
+         i < end; i++) {
+        uint32_t part = (uint32_t)(i % kvt__n_keyspaces(e));
 
         if (p->leases[i].level && !expired)
             kvt__store_unlease(e->store,

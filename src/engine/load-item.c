@@ -86,7 +86,7 @@ count(struct kvt_engine *e, int status)
 }
 
 /* Note the result of an item whose slot is released: a failure cancels the later chunks of the
- * part. */
+ * kvt_group_io. */
 static void
 note_end(struct kvt__item *item, int status)
 {
@@ -98,8 +98,8 @@ note_end(struct kvt__item *item, int status)
     assert(load->n_left && (!load->done || load->closed));
     if (!load->closed)
         item->status = status;
-    if (status && item->chunk < item->part->first_failed)
-        item->part->first_failed = item->chunk;
+    if (status && item->chunk < item->io->first_failed)
+        item->io->first_failed = item->chunk;
     load->n_left--;
     finish_if_due_locked(load);
     bool last = !load->n_left;
@@ -294,13 +294,13 @@ kvt__load_on_read(struct kvt__store_req *req)
 
 /* Return true if a waiting item must still be read. */
 bool
-kvt__load_wants(const struct kvt__store_req *req)
+kvt__load_is_wanted(const struct kvt__store_req *req)
 {
     const struct kvt__item *item = (const struct kvt__item *)req;
 
     return !atomic_load(&item->call->engine->calls.stopping) &&
            !atomic_load(&load_of(item)->closed) &&
-           item->chunk <= atomic_load(&item->part->first_failed);
+           item->chunk <= atomic_load(&item->io->first_failed);
 }
 
 /* Acquire a slot for an item: the chunk itself in host memory, or an empty slot. */
@@ -327,7 +327,7 @@ take_waiting(struct kvt_engine *e, uint64_t *short_of)
     *short_of = 0;
     pthread_mutex_lock(&e->calls.lock);
     struct kvt__item *item = e->calls.loads.first;
-    if (item && kvt__load_wants(&item->req) && !acquire_slot_locked(e, item)) {
+    if (item && kvt__load_is_wanted(&item->req) && !acquire_slot_locked(e, item)) {
         *short_of = e->calls.n_reading ? 0 : item->req.bytes;
         item = NULL;
     }

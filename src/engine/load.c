@@ -40,7 +40,7 @@ kvt_engine_load(struct kvt_engine *engine, const struct kvt_group_io *ios,
 {
     static const struct kvt__call_kind loads = {
         .name = "kvt_engine_load", .size = sizeof(struct kvt_load), .has_blocks = true,
-        .template = { .op = KVT__TIER_GET, .is_wanted = kvt__load_wants,
+        .template = { .op = KVT__TIER_GET, .is_wanted = kvt__load_is_wanted,
                       .on_done = kvt__load_on_read } };
     struct kvt__call *call;
     int err = kvt__call_check(engine, &loads, ios, n_ios);
@@ -123,9 +123,9 @@ kvt_load_status(const struct kvt_load *load, size_t io, size_t chunk)
 {
     const struct kvt__call *call = &load->call;
 
-    if (io >= call->n_parts || chunk >= call->parts[io].n_chunks)
+    if (io >= call->n_ios || chunk >= call->ios[io].n_chunks)
         return -EINVAL;
-    int status = call->items[call->parts[io].first_item + chunk].status;
+    int status = call->items[call->ios[io].first_item + chunk].status;
     return status == KVT__PENDING ? load->closed_status : status;
 }
 

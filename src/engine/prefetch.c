@@ -43,7 +43,7 @@ on_read(struct kvt__store_req *req)
     if (!req->error.code) {
         struct kvt__chunk_key key = kvt__request_key(req);
 
-        kvt__store_protect(e->store, &key, kvt__now_ns() + kvt__arrival_time_ns(e));
+        kvt__store_protect(e->store, &key, kvt__now_ns() + kvt__arrival_grace_ns(e));
         kvt__count(&e->counters, KVT__N_prefetch_chunks, 1);
         kvt__count(&e->counters, KVT__N_load_bytes, req->slot.bytes);
     } else if (req->error.code == -EBADMSG) {

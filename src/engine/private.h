@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Structs and functions that only the files of src/engine share.  Fields that change after the open
- * are atomic, or their comment names the lock. */
+ * are atomic, or the comment names the lock.  kvt_engine_set_view() changes group.view, gpu,
+ * memory, device and pin without a lock: the caller runs no load or store meanwhile. */
 #ifndef KVT_ENGINE_PRIVATE_H
 #define KVT_ENGINE_PRIVATE_H
 
@@ -28,13 +29,15 @@ struct kvt__group {
     char *layers;
     bool replicated;     /* all ranks use the keys of rank 0 */
     uint32_t world_size; /* world size in the group's keys */
-    struct kvt__view view; /* the engine owns view.base; NULL until kvt_engine_set_view() */
+    struct kvt__view view; /* view.base: an array of the engine; NULL until
+                            * kvt_engine_set_view() */
 };
 
 /* The common part of the keys of a rank and group.  Constant after the open. */
 struct kvt__keyspace {
     struct kvt__space space;
-    uint8_t digest[KVT__SHA256_BYTES]; /* of rank and group, for the identities of chunks */
+    uint8_t digest[KVT__SHA256_BYTES]; /* digest of the description of rank and group, a part of
+                                        * the identities of chunks */
 };
 
 /* The weights of a sequence's chunks. */
@@ -76,14 +79,14 @@ struct kvt_engine {
     size_t transfer_bytes;  /* bytes of the pool that are reserved for transfers */
     size_t memory_bytes;    /* bytes of each worker's pool in which chunks stay; 0: none */
     bool reads_ahead;       /* enable_async_loading is set and memory_bytes > 0 */
-    bool lookups_wait;      /* lookups may wait until chunks are in host memory */
+    bool lookups_wait;      /* lookups may return -EAGAIN until chunks are in host memory */
     _Atomic int64_t last_arrival_ns; /* time of the last arrival of a chunk for a lookup */
     const char *gpu_copies; /* setting gpu_copies, static storage; NULL: auto */
     struct kvt__gpu *gpu; /* GPU that holds the KV; NULL: the KV is in host memory */
     uint32_t memory;      /* enum kvt_memory of the views */
     int32_t device;
     struct kvt__pin pin;  /* pin of the pool for the GPU */
-    _Atomic(void *) stream; /* of kvt_engine_set_stream() */
+    _Atomic(void *) stream; /* argument of kvt_engine_set_stream() */
     struct kvt__store *store;
 
     struct kvt__keyspace *keyspaces; /* [rank * n_groups + group] */
@@ -93,12 +96,12 @@ struct kvt_engine {
     struct kvt__seq_weights weights; /* weights of new sequences; guarded by weights_lock */
 
     struct {
-        pthread_mutex_t lock; /* guards the rest, and the changing fields of loads */
-        pthread_cond_t idle;  /* an element of n_stores, or n_loads, has become 0 */
-        uint32_t epoch;       /* kvt_engine_flush() increments epoch, so that later stores are not
-                               * part of the wait */
-        size_t n_stores[2];   /* unfinished items of stores of even and of odd epochs; of the epochs
-                               * before epoch - 1 all stores have ended */
+        pthread_mutex_t lock; /* guards the fields below, and the changing fields of loads */
+        pthread_cond_t idle;  /* signaled when n_loads or an element of n_stores becomes 0 */
+        uint32_t epoch;       /* kvt_engine_flush() increments epoch, so that the flush does not
+                               * wait for later stores */
+        size_t n_stores[2];   /* unfinished items of stores: [0] of even epochs, [1] of odd epochs.
+                               * All stores of epochs before epoch - 1 have ended */
         size_t n_loads;       /* unfinished items of loads and prefetches */
         struct kvt__queue loads, prefetches; /* items without a slot */
         struct kvt__item *reading_ahead;     /* items of prefetches with a slot */
@@ -112,7 +115,7 @@ struct kvt_engine {
 
 /* ------------------------------------------------------------------- describe.c */
 
-/* Copies of the caller's structs, in this library's sizes. */
+/* Copies of the caller's structs, with the struct sizes of this library. */
 struct kvt__params_copy {
     struct kvt_engine_params params; /* points to model and groups */
     struct kvt_model model;
@@ -185,11 +188,11 @@ kvt__view_blocks(const struct kvt__view *view, uint32_t n_tokens)
     return (n_tokens + view->block_tokens - 1) / view->block_tokens;
 }
 
-/* Return the usual time from the request of a prefetch to the lease of the chunk by the scheduler.
- * A prefetched chunk is protected for this time, and kvt_engine_wanted() returns a chunk again
- * after this time. */
+/* Return the time that the scheduler gets to lease a chunk after a prefetch.  A prefetched chunk is
+ * protected from eviction for this time.  If no chunk arrives for this time, kvt_engine_wanted()
+ * returns the missing chunks again. */
 static inline int64_t
-kvt__arrival_time_ns(const struct kvt_engine *engine)
+kvt__arrival_grace_ns(const struct kvt_engine *engine)
 {
     return engine->lookup_timeout_ns / 4;
 }

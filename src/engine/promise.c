@@ -27,11 +27,11 @@ may_search(const struct kvt_seq *seq)
 }
 
 /* Return true if a search is in progress and its time is not over.  Outputs as
- * kvt__probe_is_running(). */
+ * kvt__search_is_running(). */
 static bool
 is_searching(const struct kvt_seq *seq, bool *gallops, size_t *known)
 {
-    return seq->promise.probe && kvt__probe_is_running(seq->promise.probe, gallops, known) &&
+    return seq->promise.search && kvt__search_is_running(seq->promise.search, gallops, known) &&
            may_search(seq);
 }
 
@@ -51,7 +51,7 @@ has_progressed(const struct kvt_seq *seq)
 static int
 search(struct kvt_seq *seq, size_t full, size_t limit)
 {
-    int err = may_search(seq) ? kvt__probe_start(seq, full, limit) : -ENOENT;
+    int err = may_search(seq) ? kvt__search_start(seq, full, limit) : -ENOENT;
 
     seq->promise.n_known = SIZE_MAX;
     return err == -ENOENT ? 0 : err ? err : -EAGAIN;
@@ -81,8 +81,8 @@ find(struct kvt_seq *seq, size_t limit, enum kvt__where where)
         if (p->is_galloping)
             return 0;
         if (searching && gallops) { /* no chunk that the gallop finds extends the hit */
-            kvt__probe_abandon(p->probe);
-            p->probe = NULL;
+            kvt__search_abandon(p->search);
+            p->search = NULL;
         }
         p->n = kvt__hit_fit_windows(seq, full, where);
         if (p->n < limit && searches_tiers)
@@ -129,7 +129,7 @@ n_with_room(struct kvt_seq *seq)
     for (size_t c = p->first; c < p->n; c++) {
         for (uint32_t g = 0; g < e->n_groups; g++) {
             const struct kvt__space *space = &kvt__keyspace(e, 0, g)->space;
-            int level = p->leases[kvt__hit_part(e, c, 0, g)].level - 1;
+            int level = p->leases[kvt__lease_index(e, c, 0, g)].level - 1;
 
             if (c < first_needed_chunk(seq, g) || level < 0 ||
                 (level != KVT__LEVEL_MEMORY &&
@@ -176,7 +176,7 @@ advance(struct kvt_seq *seq, int64_t now_ns)
     enum kvt__where where = guaranteed_where(seq);
     size_t at = p->first_pending, end = p->n * e->n_groups;
 
-    assert(p->first * e->n_groups <= at && at <= end && p->n_leased_chunks >= p->n);
+    assert(p->first * e->n_groups <= at && at <= end && p->max_leased_chunks >= p->n);
     for (; at < end; at++) {
         size_t chunk = at / e->n_groups;
         uint32_t group = (uint32_t)(at % e->n_groups);
@@ -207,7 +207,7 @@ cut_at_missing(struct kvt_seq *seq)
     assert(chunk >= first_needed_chunk(seq, group) && chunk < p->n);
     if (kvt__hit_has(seq, chunk, group, KVT__ANYWHERE, false))
         return false;
-    if (!(p->started_probes & (KVT__PROBE_ALL | KVT__PROBE_GALLOP)) &&
+    if (!(p->started_searches & (KVT__SEARCH_ALL | KVT__SEARCH_GALLOP)) &&
         seq->engine->groups[group].kind == KVT_GROUP_FULL)
         p->wanted_end = chunk; /* kvt_engine_wanted() returns the chunk again if a tier has it */
     else
@@ -259,7 +259,7 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
     if (kvt__engine_check(engine, "kvt_engine_wanted") ||
         p->state != KVT__PROMISE_FETCHING || (p->is_searching && !p->is_galloping) ||
         kvt__now_ns() < p->deadline_ns - engine->lookup_timeout_ns +
-                            p->n_wanted_calls * kvt__arrival_time_ns(engine))
+                            p->n_wanted_calls * kvt__arrival_grace_ns(engine))
         return 0;
     for (uint32_t g = 0; g < engine->n_groups; g++) {
         /* If the gallop has extended the hit, earlier calls have returned the chunks below
@@ -300,7 +300,7 @@ is_leased(const struct kvt_seq *seq)
 
     for (uint32_t g = 0; g < e->n_groups; g++)
         for (size_t c = first_needed_chunk(seq, g); c < p->n; c++)
-            if (!p->leases[kvt__hit_part(e, c, 0, g)].level)
+            if (!p->leases[kvt__lease_index(e, c, 0, g)].level)
                 return false;
     return true;
 }
@@ -456,9 +456,10 @@ is_in_memory(const struct kvt_seq *seq, size_t chunk)
     const struct kvt__promise *p = &seq->promise;
     bool leased = false;
 
-    if (chunk >= p->n_leased_chunks)
+    if (chunk >= p->max_leased_chunks)
         return false;
-    for (size_t i = kvt__hit_part(e, chunk, 0, 0); i < kvt__hit_part(e, chunk + 1, 0, 0); i++) {
+    for (size_t i = kvt__lease_index(e, chunk, 0, 0), end = kvt__lease_index(e, chunk + 1, 0, 0);
+         i < end; i++) {
         if (p->leases[i].level && !kvt__store_is_memory(e->store, p->leases[i].level - 1))
             return false;
         leased = leased || p->leases[i].level;

@@ -82,7 +82,7 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
     seq->engine = engine;
     start(seq, extra);
     seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
-    seq->n_ids = kvt__n_parts(engine);
+    seq->n_ids = kvt__n_keyspaces(engine);
     seq->ids = calloc(seq->n_ids, sizeof *seq->ids);
     if (!seq->tail || !seq->ids || !make_spaces(seq) || (extra->n_mm && copy_items(seq, extra)))
         err = kvt__fail(ENOMEM, "kvt_seq_new");
@@ -101,7 +101,7 @@ kvt_seq_free(struct kvt_seq *seq)
 {
     if (!seq)
         return;
-    kvt__probe_abandon(seq->promise.probe);
+    kvt__search_abandon(seq->promise.search);
     for (size_t i = 0; i < seq->n_mm; i++)
         free((char *)seq->mm[i].id);
     free(seq->mm);

@@ -88,7 +88,7 @@ n_leases(const struct kvt_seq *seq)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < seq->promise.n_leased_chunks; i++)
+    for (size_t i = 0; i < seq->promise.max_leased_chunks; i++)
         n += seq->promise.leases[i].level != 0;
     return n;
 }
@@ -203,7 +203,7 @@ a_lookup_of_nothing_has_no_leases(void **state)
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     for (size_t i = 0; i < sizeof have / sizeof *have; i++) {
         assert_int_equal(lookup(f, seq, have[i], N_TOKENS), 0);
-        assert_true(seq->promise.n_leased_chunks <= N_CHUNKS);
+        assert_true(seq->promise.max_leased_chunks <= N_CHUNKS);
         assert_int_equal(lookup(f, seq, have[i], 0), 0);
     }
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_STORED * CHUNK);

@@ -206,8 +206,8 @@ a_hit_leases_only_the_needed_chunks(void **state)
         assert_int_equal(leased[c], c < N_CHUNKS - 3);
     /* The window's 99 tokens before the hit's end, 448, are in chunks 5 and 6. */
     for (uint32_t c = 0; c < N_CHUNKS; c++) {
-        assert_int_equal(!!seq->promise.leases[kvt__hit_part(seq->engine, c, 0, 0)].level, c < 7);
-        assert_int_equal(!!seq->promise.leases[kvt__hit_part(seq->engine, c, 0, 1)].level,
+        assert_int_equal(!!seq->promise.leases[kvt__lease_index(seq->engine, c, 0, 0)].level, c < 7);
+        assert_int_equal(!!seq->promise.leases[kvt__lease_index(seq->engine, c, 0, 1)].level,
                          c == 5 || c == 6);
     }
     kvt_engine_release(m.f.engine, seq);
