@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/crc32c.h"
-#include "gpu/stream.h"
+#include "gpu/nt-copy.h"
 
 /* Bytes of short runs that scatter sums together: so few bytes stay in the L1 cache. */
 #define STEP ((size_t)16 << 10)
@@ -47,9 +47,9 @@ static void
 move(struct cursor *c, unsigned char *to, const unsigned char *from, size_t n)
 {
     if (c->summed)
-        c->crc = kvt__stream_copy_sum(to, from, n, c->crc);
+        c->crc = kvt__nt_copy_sum(to, from, n, c->crc);
     else
-        kvt__stream_copy(to, from, n);
+        kvt__nt_copy(to, from, n);
 }
 
 static void
@@ -95,7 +95,7 @@ static void
 scatter_run(struct cursor *c, unsigned char *at, size_t n)
 {
     if (n < SHORT_RUN) {
-        kvt__stream_copy(at, c->flat, n);
+        kvt__nt_copy(at, c->flat, n);
         c->flat += n;
         if ((size_t)(c->flat - c->unsummed) >= STEP)
             sum(c);
@@ -157,7 +157,7 @@ finish_cursor(struct cursor *c)
         flush_stage(c);
     if (c->copy == scatter_run)
         sum(c);
-    kvt__stream_fence();
+    kvt__nt_fence();
 }
 
 /* --------------------------------------------------------------------- walk */

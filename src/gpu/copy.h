@@ -12,7 +12,7 @@
 /* Addresses and layout of a group's KV, and the order of the bytes in a chunk.  A plane is K or V
  * of one layer.  Strides in bytes. */
 struct kvt__view {
-    void *const *base; /* n_kv * n_layers addresses: [kv][layer], of block 0 of each plane */
+    void *const *base; /* addresses of block 0 of each plane: [kv][layer]; the array is borrowed */
     uint32_t n_kv;
     uint32_t n_layers;
     uint32_t n_heads;
@@ -25,7 +25,8 @@ struct kvt__view {
     int64_t block_stride;
     int64_t head_stride;
     int64_t token_stride;
-    int32_t null_block;   /* an id that stands for no block, as does each negative id */
+    int32_t null_block;   /* id of the block that is never read or written; negative ids also name
+                           * no block */
 };
 
 /* Return the bytes of a chunk of n_tokens tokens. */
@@ -39,8 +40,8 @@ kvt__block_real(const struct kvt__view *view, int32_t block)
 }
 
 /* Copy n_tokens tokens from the blocks to the chunk, and set *crc to the CRC32C of the chunk.
- * crc NULL: compute no checksum.  blocks: one id for each started block of tokens; all real and
- * below n_blocks.  After the return any thread or device may read the chunk. */
+ * crc NULL: compute no checksum.  blocks: ceil(n_tokens / block_tokens) ids, all real and below
+ * n_blocks.  After the return any thread or device may read the chunk. */
 void kvt__gather(const struct kvt__view *view, const int32_t *blocks,
                  uint32_t n_tokens, unsigned char *chunk, uint32_t *crc);
 

@@ -67,7 +67,7 @@ take_step(struct kvt__lane *lane, enum kvt__copy_path path)
     step->next = NULL;
     if (path == KVT__PATH_STAGED) {
         step->part = lane->next_part;
-        lane->next_part = (lane->next_part + 1) % KVT__N_PARTS;
+        lane->next_part = (lane->next_part + 1) % KVT__N_STAGING_PARTS;
     }
     return step;
 }

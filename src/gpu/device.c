@@ -17,11 +17,11 @@
 
 #define STAGING ((size_t)64 << 20) /* default; more is not faster */
 #define MIN_PART ((size_t)64 << 10)
-#define SLAB_ALIGN ((size_t)64 << 10)
+#define ALLOC_ALIGN ((size_t)64 << 10)
 
 /* One allocation of kvt__gpu_alloc(): `at` is `whole`, aligned. */
-struct kvt__slab {
-    struct kvt__slab *next;
+struct kvt__gpu_allocation {
+    struct kvt__gpu_allocation *next;
     void *whole;
     unsigned char *at;
 };
@@ -112,7 +112,7 @@ describe(struct kvt__gpu *gpu, const struct kvt__gpu_params *params, const char 
 static int
 open_lanes(struct kvt__gpu *gpu, size_t staging_bytes)
 {
-    size_t part = (staging_bytes ? staging_bytes : STAGING) / 2 / KVT__N_PARTS;
+    size_t part = (staging_bytes ? staging_bytes : STAGING) / 2 / KVT__N_STAGING_PARTS;
 
     part = part < MIN_PART ? MIN_PART : part;
     part = part > KVT__MAX_STEP_BYTES ? KVT__MAX_STEP_BYTES : part;
@@ -120,7 +120,7 @@ open_lanes(struct kvt__gpu *gpu, size_t staging_bytes)
 
     for (int i = 0; !err && i < KVT__N_LANES; i++)
         err = kvt__lane_open(gpu, i == KVT__LANE_GATHER,
-                             i == KVT__LANE_SUM ? 0 : part * KVT__N_PARTS, &gpu->lanes[i]);
+                             i == KVT__LANE_SUM ? 0 : part * KVT__N_STAGING_PARTS, &gpu->lanes[i]);
     return err;
 }
 
@@ -195,16 +195,16 @@ kvt__gpu_close(struct kvt__gpu *gpu)
     struct kvt__context context = gpu->context;
     const struct kvt__driver *d = &gpu->driver;
     bool entered = kvt__context_enter(d, &context) == 0;
-    struct kvt__slab *next;
+    struct kvt__gpu_allocation *next;
 
     for (size_t i = 0; i < KVT__N_LANES; i++)
         kvt__lane_close(gpu->lanes[i], entered);
     kvt__bounce_close(gpu, gpu->bounce, entered);
-    for (struct kvt__slab *slab = gpu->slabs; slab; slab = next) {
-        next = slab->next;
+    for (struct kvt__gpu_allocation *a = gpu->allocations; a; a = next) {
+        next = a->next;
         if (entered)
-            d->mem_free(slab->whole);
-        free(slab);
+            d->mem_free(a->whole);
+        free(a);
     }
     if (entered && gpu->sums)
         d->mem_free(gpu->sums);
@@ -302,31 +302,31 @@ int
 kvt__gpu_alloc(struct kvt__gpu *gpu, size_t bytes, unsigned char **out)
 {
     struct kvt__context context = gpu->context;
-    struct kvt__slab *slab = malloc(sizeof *slab);
+    struct kvt__gpu_allocation *a = malloc(sizeof *a);
 
-    if (!slab || bytes > SIZE_MAX - SLAB_ALIGN) {
-        free(slab);
+    if (!a || bytes > SIZE_MAX - ALLOC_ALIGN) {
+        free(a);
         return kvt__fail(ENOMEM, "memory of the GPU");
     }
     int err = kvt__context_enter(&gpu->driver, &context);
     if (!err) {
-        int error = gpu->driver.mem_alloc(&slab->whole, bytes + SLAB_ALIGN);
+        int error = gpu->driver.mem_alloc(&a->whole, bytes + ALLOC_ALIGN);
 
         if (error)
             err = kvt__gpu_fail(gpu, error, "The GPU has too little free memory");
         kvt__context_leave(&gpu->driver, &context);
     }
     if (err) {
-        free(slab);
+        free(a);
         return err;
     }
-    slab->at = (unsigned char *)(uintptr_t)
-        kvt__round_up((uintptr_t)slab->whole, SLAB_ALIGN);
+    a->at = (unsigned char *)(uintptr_t)
+        kvt__round_up((uintptr_t)a->whole, ALLOC_ALIGN);
     pthread_mutex_lock(&gpu->lock);
-    slab->next = gpu->slabs;
-    gpu->slabs = slab;
+    a->next = gpu->allocations;
+    gpu->allocations = a;
     pthread_mutex_unlock(&gpu->lock);
-    *out = slab->at;
+    *out = a->at;
     return 0;
 }
 
@@ -334,20 +334,20 @@ void
 kvt__gpu_free(struct kvt__gpu *gpu, unsigned char *at)
 {
     struct kvt__context context = gpu->context;
-    struct kvt__slab **link = &gpu->slabs, *slab;
+    struct kvt__gpu_allocation **link = &gpu->allocations, *a;
 
     pthread_mutex_lock(&gpu->lock);
     while (*link && (*link)->at != at)
         link = &(*link)->next;
-    slab = *link;
-    if (slab)
-        *link = slab->next;
+    a = *link;
+    if (a)
+        *link = a->next;
     pthread_mutex_unlock(&gpu->lock);
-    if (!slab)
+    if (!a)
         return;
     if (kvt__context_enter(&gpu->driver, &context) == 0) {
-        gpu->driver.mem_free(slab->whole);
+        gpu->driver.mem_free(a->whole);
         kvt__context_leave(&gpu->driver, &context);
     }
-    free(slab);
+    free(a);
 }

@@ -93,12 +93,14 @@ int kvt__gpu_sum(struct kvt__gpu *gpu, const unsigned char *at, size_t bytes,
 enum kvt__gpu_kind kvt__gpu_kind(const struct kvt__gpu *gpu);
 int kvt__gpu_ordinal(const struct kvt__gpu *gpu);
 
-/* Make the device's context current in the calling thread, for libraries that require a current
- * context.  kvt__gpu_leave() restores the thread's previous context; call it on the same thread
- * after each success.  0 or -EIO with a sentence. */
+/* The state that kvt__gpu_leave() restores. */
 struct kvt__gpu_entered {
     int before; /* HIP: the thread's previous device */
 };
+
+/* Make the device's context current in the calling thread, for libraries that require a current
+ * context.  After each success the caller calls kvt__gpu_leave() on the same thread, which restores
+ * the thread's previous context.  0 or -EIO with a sentence. */
 int kvt__gpu_enter(const struct kvt__gpu *gpu, struct kvt__gpu_entered *entered);
 void kvt__gpu_leave(const struct kvt__gpu *gpu, const struct kvt__gpu_entered *entered);
 

@@ -12,8 +12,8 @@
 #include "gpu/device.h"
 
 /* The functions return 0 or the vendor's error.  Device addresses have the width of pointers.
- * Each section of functions needs the sections above: pinning needs "pin", copies need "pin"
- * and "copy", kernels need all three. */
+ * Pinning needs the functions of the section "pin", copies need "pin" and "copy", kernels need all
+ * three sections. */
 struct kvt__driver {
     enum kvt__gpu_kind kind;
     bool copies;  /* the library has all functions of "pin" and "copy" */
@@ -74,8 +74,9 @@ struct kvt__context {
     int before; /* HIP: the thread's previous device, while the context is entered */
 };
 
-/* Take a reference to the primary context of device number `ordinal`.  -ENODEV with a sentence:
- * no such device, or this process has no context of the device. */
+/* Acquire a reference to the primary context of device number `ordinal`.  The caller releases the
+ * reference with kvt__context_release().  0; -ENODEV with a sentence: the device does not exist, or
+ * this process has no context of the device. */
 int kvt__context_hold(const struct kvt__driver *d, int ordinal, struct kvt__context *c);
 void kvt__context_release(const struct kvt__driver *d, const struct kvt__context *c);
 

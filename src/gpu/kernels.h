@@ -21,7 +21,7 @@ typedef int64_t kvt__i64;
 #define KVT__THREADS 512u /* threads of a thread block */
 #define KVT__WIDTHS 5     /* element widths: 1 << 0 to 1 << 4 bytes */
 
-/* Constants for the division of n < 2^31 by d: (high word of 2n * times) >> shift. */
+/* Constants for the division of n < 2^31 by d: n / d is (high word of 2n * times) >> shift. */
 struct kvt__divisor {
     kvt__u32 d;
     kvt__u32 times;
@@ -30,8 +30,8 @@ struct kvt__divisor {
 
 enum kvt__copy_job_kind { KVT__JOB_GATHER, KVT__JOB_SCATTER, KVT__JOB_SUM };
 
-/* Mark in a table of addresses or offsets: the block is not real.  The sum of a marked offset, an
- * address and an offset in a block is negative as kvt__i64. */
+/* The offset of a block that is not real (kvt__block_real() in copy.h).  The sum of this value, an
+ * address and an offset in a block is negative as kvt__i64, so the kernel skips the element. */
 #define KVT__NOT_REAL ((kvt__u64)1 << 63)
 
 /* One chunk, cut into elements of equal width, each aligned to this width.  The four divisors in
@@ -41,14 +41,14 @@ enum kvt__copy_job_kind { KVT__JOB_GATHER, KVT__JOB_SCATTER, KVT__JOB_SUM };
 struct kvt__copy_job {
     kvt__u64 flat;     /* address of element 0 of the chunk; not accessed if the job has no unit
                         * with this element */
-    kvt__u64 table[2]; /* address of a table of kvt__u64 for the first and the second index: the
-                        * addresses of the planes, and the offset of each block in a plane, or
+    kvt__u64 table[2]; /* addresses of two tables of kvt__u64, for the first and the second index:
+                        * the addresses of the planes; the offset of each block in a plane, or
                         * KVT__NOT_REAL */
-    kvt__i64 token_stride;
-    kvt__i64 head_stride;
+    kvt__i64 token_stride; /* bytes */
+    kvt__i64 head_stride;  /* bytes */
     struct kvt__divisor by[4];
-    kvt__u32 kind;
-    kvt__u32 sums;
+    kvt__u32 kind;     /* enum kvt__copy_job_kind */
+    kvt__u32 sums;     /* 1: compute the sum of each unit */
 };
 
 /* The work of one thread block at a time: n elements of one job from element `first` on. */
@@ -59,11 +59,11 @@ struct kvt__unit {
     kvt__u32 reserved;
 };
 
-/* Tables for the multiplication of a word by a constant modulo the polynomial of CRC32C, with one
- * constant for each width.  The word is split into bits 0-5, 6-11, 12-16, 17-21, 22-26 and 27-31;
- * the table has an entry for each value of each group of bits. */
 #define KVT__TABLE_WORDS 256u
 
+/* Constant tables for sums.  table[width] multiplies a word by the constant of the width, modulo
+ * the polynomial of CRC32C.  The word is split into bits 0-5, 6-11, 12-16, 17-21, 22-26 and
+ * 27-31; the table has an entry for each value of each group of bits. */
 struct kvt__sums {
     kvt__u32 table[KVT__WIDTHS][KVT__TABLE_WORDS];
     kvt__u32 weight[KVT__WIDTHS][KVT__THREADS]; /* factor for the sum of each thread */

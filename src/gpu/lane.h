@@ -21,17 +21,18 @@ struct kvt__lane {
     struct kvt__gpu *gpu;
     bool gather;
 
-    pthread_mutex_t order; /* orders the work on the streams; guards up to `slabs`: */
+    pthread_mutex_t order; /* orders the work on the streams; guards the fields from kernels to
+                            * slabs */
     void *kernels;         /* stream */
     void *copies;          /* stream */
     void *caller_event;    /* event: the work on the caller's stream at the last call */
     bool has_caller_event; /* `caller_event` was recorded */
-    void *handover;        /* event: passes the order from one stream of the lane to another */
+    void *handover;        /* event: a stream of the lane waits for the work of the other stream */
     void *table;           /* device memory for the tables of the steps, one after another */
     unsigned char *staging;
     size_t part_bytes;
     size_t next_part;
-    struct kvt__staging_part parts[KVT__N_PARTS];
+    struct kvt__staging_part parts[KVT__N_STAGING_PARTS];
     struct kvt__step_slab *slabs;
 
     pthread_mutex_t lock;  /* guards idle, first, last and stop */
@@ -48,9 +49,9 @@ struct kvt__lane {
  * thread uses the lane yet.  0 or -errno with a sentence. */
 int kvt__lane_grow(struct kvt__lane *lane);
 
-/* Cut the copies into steps and set *steps to the list of these steps.  The caller holds `order`
- * and returns the steps with kvt__lane_return_steps(), or queues the steps.  On -errno with a
- * sentence no step is taken. */
+/* Cut the copies into idle steps and set *steps to the list of these steps.  The caller holds
+ * `order`, and queues the steps or returns the steps with kvt__lane_return_steps().  0; -errno with
+ * a sentence: all steps stay idle. */
 int kvt__lane_cut(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n,
                   struct kvt__step **steps);
 

@@ -34,12 +34,12 @@ make_parts(struct kvt__lane *lane, const struct kvt__driver *d, size_t staging_b
     void *staging = NULL;
     int error;
 
-    lane->part_bytes = staging_bytes / KVT__N_PARTS / KVT__PART_ALIGN * KVT__PART_ALIGN;
+    lane->part_bytes = staging_bytes / KVT__N_STAGING_PARTS / KVT__PART_ALIGN * KVT__PART_ALIGN;
     error = d->mem_alloc(&lane->table, KVT__TABLE_BYTES);
     if (!error)
-        error = d->mem_alloc(&staging, KVT__N_PARTS * lane->part_bytes + KVT__PART_ALIGN);
+        error = d->mem_alloc(&staging, KVT__N_STAGING_PARTS * lane->part_bytes + KVT__PART_ALIGN);
     lane->staging = staging;
-    for (size_t i = 0; !error && i < KVT__N_PARTS; i++) {
+    for (size_t i = 0; !error && i < KVT__N_STAGING_PARTS; i++) {
         lane->parts[i].at = (unsigned char *)(uintptr_t)
             kvt__round_up((uintptr_t)staging, KVT__PART_ALIGN) + i * lane->part_bytes;
         error = d->event_create(&lane->parts[i].empty, KVT__EVENT_NO_TIME);
@@ -129,7 +129,7 @@ free_parts(struct kvt__lane *lane)
 {
     const struct kvt__driver *d = &lane->gpu->driver;
 
-    for (size_t i = 0; i < KVT__N_PARTS; i++)
+    for (size_t i = 0; i < KVT__N_STAGING_PARTS; i++)
         if (lane->parts[i].empty)
             d->event_destroy(lane->parts[i].empty);
     if (lane->staging)

@@ -17,7 +17,8 @@ struct kvt__pin {
 };
 
 /* Pin memory for all GPUs that this process uses, by CUDA or HIP.  Return true if the memory is
- * now pinned.  False: this process uses no GPU, or the driver refused, which is logged.  Blocks. */
+ * pinned; the caller then calls kvt__unpin().  False: this process uses no GPU, or the driver
+ * refused the request, and the function logged the refusal.  Blocks. */
 bool kvt__pin(struct kvt__pin *pin, void *at, size_t bytes);
 
 /* Unpin the memory, if the memory is pinned.  Call this before the memory is unmapped. */

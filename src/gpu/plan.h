@@ -13,13 +13,13 @@
 /* Fill in the constant tables that the kernels need for sums. */
 void kvt__plan_sums(struct kvt__sums *sums);
 
-/* Return the binary logarithm of the widest element, at most 16 bytes, that divides `flat` (the
- * address of a chunk, possibly combined with a length by or) and all addresses and lengths of
- * the view.  view NULL: only `flat` counts. */
+/* Return the binary logarithm of the element width: the largest power of two, at most 16 bytes,
+ * that divides `flat` and all addresses and lengths of the view.  flat: the address of a chunk, or
+ * the bitwise or of the address and a length.  view NULL: only `flat` counts. */
 uint32_t kvt__plan_width(const struct kvt__view *view, uint64_t flat);
 
-/* Largest chunk and largest block for the kernels: elements of any width can be counted in the
- * kernels' 31 bits. */
+/* Bytes of the largest chunk and of the largest block for the kernels, which count elements with
+ * 31 bits. */
 #define KVT__MAX_JOB_BYTES ((UINT64_C(1) << 31) - 1)
 
 /* Fill in the table of the offsets of n blocks in a plane. */

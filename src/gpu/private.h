@@ -17,10 +17,10 @@
 #include "gpu/driver.h"
 #include "gpu/kernels.h"
 
-#define KVT__N_PARTS 4
-#define KVT__STEP_PIECES 256
-#define KVT__STEP_UNITS 1536
-#define KVT__TABLE_BYTES ((size_t)128 << 10)
+#define KVT__N_STAGING_PARTS 4                   /* staging parts of a lane */
+#define KVT__STEP_PIECES 256                     /* pieces of a step, at most */
+#define KVT__STEP_UNITS 1536                     /* units of a step, at most */
+#define KVT__TABLE_BYTES ((size_t)128 << 10)     /* size of a step's table */
 #define KVT__MAX_STEP_BYTES ((uint64_t)1 << 30) /* so large that launches cost little */
 
 /* The data path of a step. */
@@ -40,8 +40,8 @@ struct kvt__step_piece {
     uint64_t to;
     uint64_t at;     /* address of byte `from`: in a part if the step is staged, else in the
                       * chunk */
-    uint64_t bases;   /* place in the table: addresses of the planes */
-    uint64_t offsets; /* place in the table: offsets of the blocks in a plane */
+    uint64_t bases;   /* offset in the table of the addresses of the planes */
+    uint64_t offsets; /* offset in the table of the offsets of the blocks in a plane */
     uint32_t first_unit;
     uint32_t n_units;
 };
@@ -51,8 +51,8 @@ struct kvt__step {
     void *finished;       /* event: recorded behind the step's work */
     unsigned char *table; /* pinned host memory: the input of the kernels */
     uint32_t *results;    /* pinned host memory: one sum for each unit, from the kernels */
-    const struct kvt__view *view; /* the view whose bases were added to the table last */
-    uint64_t bases;       /* offset of these bases in the table */
+    const struct kvt__view *view; /* view of the last bases in the table */
+    uint64_t bases;       /* offset in the table of these bases */
     enum kvt__copy_path path;
     bool gather;
     bool no_event;        /* `finished` was not recorded */
@@ -71,13 +71,13 @@ struct kvt__step {
 /* A part of a lane's staging memory. */
 struct kvt__staging_part {
     unsigned char *at;
-    void *empty; /* event: the part's bytes were copied away, so the part is free again */
+    void *empty; /* event: the last copy out of the part has ended, so the part is free */
     bool used;   /* `empty` was recorded at least once */
 };
 
 struct kvt__lane;
 struct kvt__bounce;
-struct kvt__slab;
+struct kvt__gpu_allocation;
 
 struct kvt__gpu {
     struct kvt__driver driver;
@@ -91,13 +91,13 @@ struct kvt__gpu {
     void *sums;              /* struct kvt__sums in device memory */
     struct kvt__bounce *bounce;
     struct kvt__lane *lanes[KVT__N_LANES];
-    pthread_mutex_t lock;    /* guards slabs */
-    struct kvt__slab *slabs; /* allocations of kvt__gpu_alloc() */
-    char describe[384];
+    pthread_mutex_t lock;    /* guards allocations */
+    struct kvt__gpu_allocation *allocations; /* list of the memory of kvt__gpu_alloc() */
+    char describe[384];      /* text of kvt__gpu_describe() */
 };
 
-/* All calls below need the device's context entered by the calling thread, unless the text
- * says otherwise.  Driver errors are the vendor's numbers; 0 is success. */
+/* Before each call below, the calling thread enters the device's context, unless the comment says
+ * "Any thread."  Driver errors are the vendor's numbers; 0 is success. */
 
 /* --------------------------------------------------------------------- lane */
 
@@ -116,13 +116,13 @@ int kvt__lane_gather(struct kvt__lane *lane, void *stream,
                      struct kvt__gpu_copy *const *copies, size_t n);
 int kvt__lane_after(struct kvt__lane *lane, void *stream);
 
-/* Queue the copies, as kvt__gpu_scatter(), in the direction of the lane.  For a copy without a
- * view only sum own.bytes bytes of the chunk.  Any thread. */
+/* Queue the copies, as kvt__gpu_scatter(), in the direction of the lane.  A copy without a view
+ * only computes the sum of own.bytes bytes of the chunk.  Any thread. */
 int kvt__lane_copy(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, size_t n);
 
 /* --------------------------------------------------------------------- step */
 
-/* Reset a step.  table, results and finished stay. */
+/* Reset a step, but keep the memory and the event: table, results and finished. */
 void kvt__step_begin(struct kvt__step *step, enum kvt__copy_path path, bool gather);
 
 /* Return true if the step has room for one more piece of the copy. */
@@ -137,8 +137,8 @@ void kvt__step_add(struct kvt__step *step, struct kvt__gpu_copy *copy, uint64_t 
  * kernel will read the table.  Return the bytes of the table. */
 size_t kvt__step_seal(struct kvt__step *step, const struct kvt__gpu *gpu, uint64_t table);
 
-/* Queue the step's kernels on the stream: one that copies the sealed table to `table` in device
- * memory, then the copy kernel.  0 or the driver's error. */
+/* Queue the step's two kernels on the stream: the kernel `fetch` copies the sealed table to `table`
+ * in device memory, then the copy kernel runs.  0 or the driver's error. */
 int kvt__step_launch(struct kvt__step *step, const struct kvt__gpu *gpu, void *table,
                      void *stream);
 
@@ -168,8 +168,8 @@ int kvt__bounce_sum(struct kvt__gpu *gpu, const unsigned char *at, uint64_t byte
  * method.  Blocks.  0; -errno with a sentence: neither method works, or memory is missing. */
 int kvt__measure(struct kvt__gpu *gpu);
 
-/* Report a driver's error as "what (NAME).".  Return -ENOMEM if the device has no memory left,
- * else -EIO. */
+/* Store the sentence "what (NAME)." for a driver's error.  Return -ENOMEM if the device has no
+ * memory left, else -EIO. */
 int kvt__gpu_fail(const struct kvt__gpu *gpu, int error, const char *what);
 
 #endif

@@ -50,12 +50,13 @@ enum kvt__gds_call {
     KVT__GDS_WRITE,
 };
 
-/* Return layer and code of the calling thread's last failure in gpu/gds; kvt__why() has the
- * sentence. */
 struct kvt__gds_failure {
     enum kvt__gds_layer layer;
     int code; /* the library's status code, else an errno */
 };
+
+/* Return layer and code of the calling thread's last failure in gpu/gds; kvt__why() has the
+ * sentence. */
 struct kvt__gds_failure kvt__gds_failure(void);
 
 /* Record layer, code and sentence of a failure.  err, fmt: as in kvt__fail().  Return -err. */

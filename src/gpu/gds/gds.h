@@ -36,18 +36,19 @@ struct kvt__gds_file {
 /* Calls that return int return 0, or -errno with a sentence (kvt__why()) and with a layer and a
  * code (kvt__gds_failure()). */
 
-/* Open the library's driver, or share the driver with earlier callers in this process; the
- * last close closes the driver.  p2pdma: request P2PDMA from cuFile, as a probe found necessary.
- * Blocks. */
+/* Open the library's driver, or add a reference to the open driver of this process; the last
+ * kvt__gds_driver_close() closes the driver.  p2pdma: request P2PDMA from cuFile, as
+ * kvt__gds_finding.p2pdma requires; ignored if the driver is open.  Blocks. */
 int kvt__gds_driver_open(enum kvt__gds_kind kind, bool p2pdma, struct kvt__gds **out);
 
-/* Give up one kvt__gds_driver_open().  The caller has closed all files and buffers before. */
+/* Release the reference of one kvt__gds_driver_open().  Before, the caller closes all files and
+ * buffers. */
 void kvt__gds_driver_close(struct kvt__gds *gds);
 
-/* Return name and version, like "libcufile 1.20".  Valid until the close. */
+/* Return name and version, like "libcufile 1.20".  Valid until the driver is closed. */
 const char *kvt__gds_describe(const struct kvt__gds *gds);
 
-/* Return the path of the library's file.  Valid until the close. */
+/* Return the path of the library's file.  Valid until the driver is closed. */
 const char *kvt__gds_path(const struct kvt__gds *gds);
 
 /* Return the largest number of bytes of one request of the library. */

@@ -40,9 +40,9 @@ struct kvt__gds_probe_params {
 int kvt__gds_probe(const struct kvt__gds_probe_params *params, enum kvt__gds_kind kind,
                    int ordinal, const char *path, struct kvt__gds_finding *out);
 
-/* Probe each GPU and pass each result to fn, on the calling thread.  The first GPU is probed alone;
- * the other GPUs are probed in parallel.  If the driver cannot count the GPUs, there is one result,
- * with n_gpus 0.  Blocks for at most twice the time of a probe. */
+/* Probe each GPU and pass each result to fn, on the calling thread.  The function probes the first
+ * GPU alone, then the other GPUs in parallel.  If the driver cannot count the GPUs, fn receives one
+ * result, with n_gpus 0.  Blocks for at most twice the time of a probe. */
 #define KVT__GDS_MAX_GPUS 64
 typedef void (*kvt__gds_probed_fn)(void *ctx, int ordinal,
                                    const struct kvt__gds_finding *f);

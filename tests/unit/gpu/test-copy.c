@@ -10,7 +10,7 @@
 
 #include "base/crc32c.h"
 #include "gpu/copy.h"
-#include "gpu/stream.h"
+#include "gpu/nt-copy.h"
 
 static void
 check_gather(const struct paged *p, const int32_t *blocks, uint32_t n_tokens,
@@ -214,11 +214,11 @@ main(void)
     };
     int failed = 0;
 
-    for (size_t i = 0; kvt__stream_at(i); i++) {
-        if (!kvt__stream_at(i)->usable())
+    for (size_t i = 0; kvt__nt_code_at(i); i++) {
+        if (!kvt__nt_code_at(i)->usable())
             continue;
-        kvt__stream_use(kvt__stream_at(i));
-        failed += cmocka_run_group_tests_name(kvt__stream_at(i)->name, tests, NULL, NULL);
+        kvt__nt_code_use(kvt__nt_code_at(i));
+        failed += cmocka_run_group_tests_name(kvt__nt_code_at(i)->name, tests, NULL, NULL);
     }
     return failed;
 }

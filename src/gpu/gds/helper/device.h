@@ -11,7 +11,7 @@
  * sentence, and a layer and a code (kvt__gds_failure()). */
 int device_open(enum kvt__gds_kind kind, int ordinal, size_t bytes, unsigned char **out);
 
-/* Return the number of GPUs that the driver counts; 0: device_open() did not come so far. */
+/* Return the number of GPUs that the driver counts; 0: device_open() failed before the count. */
 int device_count(void);
 
 /* Copy bytes to or from device memory, and wait for the copy.  Errors as device_open(). */

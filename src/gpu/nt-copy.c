@@ -4,7 +4,7 @@
  * ends are written by ordinary stores.  The instruction set is chosen at run time, so that the
  * build needs no special flags.  CPUs other than x86 use memcpy(): their hardware detects stores
  * of whole lines. */
-#include "gpu/stream.h"
+#include "gpu/nt-copy.h"
 
 #include <stdatomic.h>
 #include <stdint.h>
@@ -121,25 +121,25 @@ VPCLMUL static uint32_t
 lines_sum_avx512(unsigned char *to, const unsigned char *from, size_t n, uint32_t crc)
 {
     const __m512i by_four = in_each_lane(BY_2048_BITS), by_one = in_each_lane(BY_512_BITS);
-    __m512i sums[KVT__SUM_LINES];
+    __m512i sums[KVT__NT_SUM_LINES];
 
     if (!n)
         return crc;
-    for (size_t i = 0; i < KVT__SUM_LINES; i++)
+    for (size_t i = 0; i < KVT__NT_SUM_LINES; i++)
         sums[i] = stream_line(to + i * LINE, from + i * LINE);
     sums[0] = _mm512_xor_si512(sums[0],
                                _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
-    for (size_t at = KVT__SUM_LINES; at < n; at += KVT__SUM_LINES) {
-        to += KVT__SUM_LINES * LINE;
-        from += KVT__SUM_LINES * LINE;
-        for (size_t i = 0; i < KVT__SUM_LINES; i++)
+    for (size_t at = KVT__NT_SUM_LINES; at < n; at += KVT__NT_SUM_LINES) {
+        to += KVT__NT_SUM_LINES * LINE;
+        from += KVT__NT_SUM_LINES * LINE;
+        for (size_t i = 0; i < KVT__NT_SUM_LINES; i++)
             _mm_prefetch((const void *)(from + (2 * AHEAD + i) * LINE), _MM_HINT_T0);
-        for (size_t i = 0; i < KVT__SUM_LINES; i++)
+        for (size_t i = 0; i < KVT__NT_SUM_LINES; i++)
             sums[i] = fold(sums[i], by_four, stream_line(to + i * LINE, from + i * LINE));
     }
-    for (size_t i = 1; i < KVT__SUM_LINES; i++)
+    for (size_t i = 1; i < KVT__NT_SUM_LINES; i++)
         sums[i] = fold(sums[i - 1], by_one, sums[i]);
-    return ~crc_of(sums[KVT__SUM_LINES - 1]);
+    return ~crc_of(sums[KVT__NT_SUM_LINES - 1]);
 }
 
 __attribute__((target("avx"))) static void
@@ -208,7 +208,7 @@ always(void)
     return true;
 }
 
-static const struct kvt__stream streams[] = {
+static const struct kvt__nt_code codes[] = {
 #if defined(__x86_64__)
     { "vpclmul", has_vpclmul, lines_avx512, lines_sum_avx512 },
     { "avx512", has_avx512, lines_avx512, NULL },
@@ -218,44 +218,44 @@ static const struct kvt__stream streams[] = {
     { "plain", always, lines_plain, NULL },
 };
 
-static const struct kvt__stream *_Atomic in_use;
+static const struct kvt__nt_code *_Atomic in_use;
 
-const struct kvt__stream *
-kvt__stream_at(size_t i)
+const struct kvt__nt_code *
+kvt__nt_code_at(size_t i)
 {
-    return i < sizeof streams / sizeof *streams ? &streams[i] : NULL;
+    return i < sizeof codes / sizeof *codes ? &codes[i] : NULL;
 }
 
 void
-kvt__stream_use(const struct kvt__stream *stream)
+kvt__nt_code_use(const struct kvt__nt_code *code)
 {
-    atomic_store_explicit(&in_use, stream, memory_order_relaxed);
+    atomic_store_explicit(&in_use, code, memory_order_relaxed);
 }
 
-static const struct kvt__stream *
+static const struct kvt__nt_code *
 best(void)
 {
-    const struct kvt__stream *stream = streams;
+    const struct kvt__nt_code *code = codes;
 
-    while (!stream->usable())
-        stream++;
-    return stream;
+    while (!code->usable())
+        code++;
+    return code;
 }
 
-static const struct kvt__stream *
+static const struct kvt__nt_code *
 chosen(void)
 {
-    const struct kvt__stream *stream = atomic_load_explicit(&in_use, memory_order_relaxed);
+    const struct kvt__nt_code *code = atomic_load_explicit(&in_use, memory_order_relaxed);
 
-    if (!stream) {
-        stream = best();
-        kvt__stream_use(stream);
+    if (!code) {
+        code = best();
+        kvt__nt_code_use(code);
     }
-    return stream;
+    return code;
 }
 
 void
-kvt__stream_copy(unsigned char *to, const unsigned char *from, size_t n)
+kvt__nt_copy(unsigned char *to, const unsigned char *from, size_t n)
 {
     size_t head = -(uintptr_t)to % LINE;
 
@@ -277,32 +277,32 @@ copy_then_sum(unsigned char *to, const unsigned char *from, size_t n, uint32_t c
 {
     for (size_t step; n; n -= step, to += step, from += step) {
         step = n < STEP ? n : STEP;
-        kvt__stream_copy(to, from, step);
+        kvt__nt_copy(to, from, step);
         crc = kvt__crc32c(crc, from, step);
     }
     return crc;
 }
 
 uint32_t
-kvt__stream_copy_sum(unsigned char *to, const unsigned char *from, size_t n, uint32_t crc)
+kvt__nt_copy_sum(unsigned char *to, const unsigned char *from, size_t n, uint32_t crc)
 {
-    const struct kvt__stream *stream = chosen();
+    const struct kvt__nt_code *code = chosen();
     size_t head = -(uintptr_t)to % LINE;
 
-    if (n < MIN_RAGGED || !stream->lines_sum)
+    if (n < MIN_RAGGED || !code->lines_sum)
         return copy_then_sum(to, from, n, crc);
-    size_t n_lines = (n - head) / LINE / KVT__SUM_LINES * KVT__SUM_LINES;
+    size_t n_lines = (n - head) / LINE / KVT__NT_SUM_LINES * KVT__NT_SUM_LINES;
     size_t tail = n - head - n_lines * LINE;
 
     memcpy(to, from, head);
     crc = kvt__crc32c(crc, from, head);
-    crc = stream->lines_sum(to + head, from + head, n_lines, crc);
+    crc = code->lines_sum(to + head, from + head, n_lines, crc);
     memcpy(to + n - tail, from + n - tail, tail);
     return kvt__crc32c(crc, from + n - tail, tail);
 }
 
 void
-kvt__stream_fence(void)
+kvt__nt_fence(void)
 {
 #if defined(__x86_64__)
     _mm_sfence();
