@@ -73,14 +73,14 @@ struct kvt__http_target {
     const char *address; /* connect to this name or address; NULL: to host */
 };
 
-/* Find or create the origin, without a connection.  The client copies the strings of target, and
- * owns the origin.  Return 0, -ENOMEM, or -EINVAL with a sentence: a certificate or key file, or
- * the proxy of this origin, is invalid. */
+/* Find or create the origin; do not connect.  The client copies the strings of target, and owns
+ * the origin.  Return 0, -ENOMEM, or -EINVAL with a sentence: a certificate or key file, or the
+ * proxy of this origin, is invalid. */
 int kvt__http_origin(struct kvt__http *http, const struct kvt__http_target *target,
                      struct kvt__http_origin **out);
 
-/* Return the text for messages of the place to which the origin's connections go: "HOST:PORT", or
- * "the proxy HOST:PORT for HOST:PORT".  Valid as long as the origin. */
+/* Return the name, for messages, of the peer of the origin's connections: "HOST:PORT", or "the
+ * proxy HOST:PORT for HOST:PORT".  Valid as long as the origin. */
 const char *kvt__http_connect_label(const struct kvt__http_origin *origin);
 
 /* ----------------------------------------------------------------- responses */
@@ -127,9 +127,10 @@ struct kvt__http_request {
                             * progress; write_head() writes the field Expect */
     bool is_head;          /* the method is HEAD: the response has no body */
 
-    /* Write the head: the request line, with a target that begins with '/', the fields and the
-     * empty line.  Called once for each connection that sends the request, just before.
-     * Return the length, or -errno with a sentence to end the request. */
+    /* Write the head to the `room` bytes at out: the request line, with a target that begins with
+     * '/', the fields and the empty line.  Called once for each connection that sends the request,
+     * just before the connection sends.  Return the length, or -errno with a sentence to end the
+     * request. */
     int (*write_head)(struct kvt__http_request *req, char *out, size_t room);
     /* Return true if the client may send the request on a second connection, at this moment.
      * NULL: always true. */
@@ -147,8 +148,8 @@ struct kvt__http_request {
     void (*on_done)(struct kvt__http_request *req);
     void *user;            /* for the caller's callbacks */
 
-    unsigned char *into;
-    size_t room;
+    unsigned char *into;   /* memory for the body; set by on_head() */
+    size_t room;           /* bytes at into */
 
     /* The outcome.  status: 0, the whole response arrived, with any HTTP status; -ETIMEDOUT;
      * -ECANCELED; -ECONNREFUSED, -ECONNRESET, -EHOSTUNREACH and other errors of the connection;

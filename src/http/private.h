@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the room: threads, origins, connections.  Each thread owns its connections and the
- * requests on them, and no other thread touches them; a thread's inbox has a lock. */
+ * Internal structs and functions: threads, origins, connections.  A thread of the client owns
+ * connections and the requests on these connections, and no other thread accesses a connection
+ * or a request.  Other threads append requests to the thread's inbox, which has a lock.
+ *
+ * A turn of a connection is one call of kvt__http_conn_run(), which reads a limited number of
+ * bytes, so that a fast connection does not delay the other connections of the thread.  Unless
+ * the comment says otherwise, call a function on the thread that owns the connection or the
+ * request. */
 #ifndef KVT_HTTP_PRIVATE_H
 #define KVT_HTTP_PRIVATE_H
 
@@ -23,9 +29,9 @@
 #define KVT__HTTP_STAGGER_NS (250 * KVT__NS_PER_MS) /* between attempts: RFC 8305, section 8 */
 #define KVT__HTTP_STALL_NS (10 * KVT__NS_PER_S)   /* default of params.stall_ns */
 #define KVT__HTTP_IDLE_NS (60 * KVT__NS_PER_S)    /* limit of an idle connection */
-#define KVT__HTTP_CONTINUE_NS (200 * KVT__NS_PER_MS)
-#define KVT__HTTP_DRAIN_NS (1 * KVT__NS_PER_S)
-#define KVT__HTTP_DRAIN_BYTES 16384
+#define KVT__HTTP_CONTINUE_NS (200 * KVT__NS_PER_MS) /* longest wait for a response 100 */
+#define KVT__HTTP_DRAIN_NS (1 * KVT__NS_PER_S) /* limit of DRAIN without a byte received */
+#define KVT__HTTP_DRAIN_BYTES 16384 /* largest rest of an unwanted body that a connection reads */
 #define KVT__HTTP_OUT_BYTES 16384 /* longest head of a request */
 #define KVT__HTTP_IN_BYTES 32768  /* longest head of a response */
 #define KVT__HTTP_MAX_ADDRESSES 32
@@ -38,7 +44,8 @@ struct kvt__http_address {
         struct sockaddr_in in4;
         struct sockaddr_in6 in6;
     } to;
-    int64_t bad_until_ns; /* after a failed or slow attempt: until then, try this address last */
+    int64_t bad_until_ns; /* monotonic; after a failed or slow attempt: before this time,
+                           * connections try this address last */
 };
 
 struct kvt__http_proxy {
@@ -63,12 +70,12 @@ struct kvt__http_origin {
     uint16_t connect_port;
     bool is_literal;    /* connect_name is an address */
 
-    /* Under http->dns_lock. */
+    /* Guarded by http->dns_lock. */
     struct kvt__http_address addresses[KVT__HTTP_MAX_ADDRESSES];
     size_t n_addresses;
-    size_t n_orders;      /* lists of attempts made, for the rotation of addresses */
-    int64_t resolved_ns;  /* monotonic time of the addresses; a failed attempt moves the time
-                           * back, so that the next connection starts a lookup */
+    size_t n_orders;      /* calls of kvt__http_pick() that returned addresses; rotates addresses */
+    int64_t resolved_ns;  /* monotonic time of the last lookup; a failed attempt sets an earlier
+                           * time, so that the next connection starts a lookup */
     unsigned n_lookups;   /* lookups that have ended */
     bool lookup_pending;  /* a lookup is queued or under way */
     char dns_why[160];    /* cause of the last failed lookup */
@@ -88,7 +95,7 @@ enum kvt__http_state {
     KVT__HTTP_BODY,
     KVT__HTTP_DRAIN,   /* reads the rest of an unwanted body */
     KVT__HTTP_IDLE,
-    KVT__HTTP_CLOSED   /* freed after the thread has handled the events in hand */
+    KVT__HTTP_CLOSED   /* the thread frees the connection after all events of epoll_wait() */
 };
 
 struct kvt__http_conn {
@@ -104,18 +111,18 @@ struct kvt__http_conn {
     bool tls_wants_write; /* TLS waits until the socket is writable */
     bool tls_failed;     /* TLS failed: no more calls for this session */
     bool readable;       /* epoll reported bytes, and no read has found the socket empty since */
-    bool is_reused;      /* was idle before this request */
+    bool is_reused;      /* the connection was idle before this request */
     bool has_received;   /* a byte of the response has arrived */
     bool is_lost;        /* the peer closed the connection, or the socket failed */
     bool eof;            /* the peer ended the stream in an orderly way */
-    bool can_keep;       /* may be kept after the response */
-    bool has_unread;     /* has more bytes to read than one turn allows */
+    bool can_keep;       /* the connection may become idle after the response */
+    bool has_unread;     /* more bytes may be readable: this turn has reached the limit of bytes */
     size_t turn_bytes;   /* bytes read in this turn */
     int lowat;           /* SO_RCVLOWAT of the socket, bytes */
     int64_t progress_ns; /* monotonic time of the last byte sent or received, or of the last
                           * change of state */
 
-    struct kvt__http_race *race; /* attempts to connect; NULL: none under way */
+    struct kvt__http_race *race; /* parallel attempts to connect (RFC 8305); NULL: none under way */
     unsigned n_lookups;  /* origin->n_lookups when the connection began to wait */
 
     size_t out_bytes, out_sent, body_sent;
@@ -124,7 +131,7 @@ struct kvt__http_conn {
     int64_t sent_ns, first_byte_ns;
 
     size_t in_bytes;     /* bytes in `in`: the head, and bytes received with the head */
-    size_t in_used;      /* bytes of `in` that were ever written, to be wiped */
+    size_t in_used;      /* bytes of `in` that were ever written; the close wipes these bytes */
     bool chunked;
     int64_t body_left;   /* bytes of the body still to arrive; -1: until the end of the stream */
     struct kvt__http_chunks chunks;
@@ -132,15 +139,15 @@ struct kvt__http_conn {
     char in[KVT__HTTP_IN_BYTES];
 };
 
-/* The outcome of a step; -errno with a sentence: the step failed. */
+/* The return value of a step; a negative value is an -errno with a sentence: the step failed. */
 enum kvt__http_outcome {
-    KVT__HTTP_WAITS,   /* for an event of the socket, the resolver, or the next turn */
-    KVT__HTTP_GOES_ON, /* in the same state */
-    KVT__HTTP_DONE     /* with the state; run.c chooses the next state */
+    KVT__HTTP_WAITS,   /* the state waits for the socket, the resolver or the next turn */
+    KVT__HTTP_GOES_ON, /* the caller calls the step of this state again */
+    KVT__HTTP_DONE     /* the state has ended; run.c chooses the next state */
 };
 
-/* The steps, one or two for each state.  A step never calls another step, never changes the
- * state, and never ends the request or the connection: run.c does. */
+/* The steps, one or two for each state.  Only run.c calls the steps, changes the state, and ends
+ * the request or the connection. */
 int kvt__http_resolve(struct kvt__http_conn *conn);
 int kvt__http_connect(struct kvt__http_conn *conn);
 int kvt__http_tunnel(struct kvt__http_conn *conn);
@@ -160,20 +167,21 @@ void kvt__http_race_end(struct kvt__http_conn *conn);
 /* Close a socket in the thread's epoll. */
 void kvt__http_close_fd(struct kvt__http_thread *thread, int fd);
 
-/* Give the request a connection, an idle connection of the origin or a new connection, and take
- * the first steps.  The request may end during the call.  slot: index in req->own.conn.  fresh:
+/* Assign a connection to the request, an idle connection of the origin or a new connection, and run
+ * the first steps.  The request may end during the call.  slot: index in req->own.conn.  fresh: use
  * only a new connection. */
 void kvt__http_conn_begin(struct kvt__http_thread *thread, struct kvt__http_request *req,
                           int slot, bool fresh);
-/* Take steps until the connection waits.  The request may end, and the connection may close. */
+/* Run steps until the connection waits.  The request may end, and the connection may close. */
 void kvt__http_conn_run(struct kvt__http_conn *conn);
-/* Return an idle connection of the origin or a new connection.  fresh: only a new connection.
- * The caller sets timer.run.  NULL: no memory. */
+/* Return an idle connection of the origin or a new connection.  fresh: return only a new
+ * connection.  The caller sets timer.run.  NULL: no memory. */
 struct kvt__http_conn *kvt__http_conn_take(struct kvt__http_thread *thread,
                                            struct kvt__http_origin *origin, bool fresh);
-/* Separate the connection from its request. */
+/* Clear the pointers between the connection and the request. */
 void kvt__http_conn_detach(struct kvt__http_conn *conn);
-/* End the connection's work for the request, and keep the connection or close it. */
+/* End the connection's work for the request: the connection becomes idle, or the call closes the
+ * connection. */
 void kvt__http_conn_release(struct kvt__http_conn *conn);
 /* Close the connection.  The thread frees the memory later.  The caller ends the request. */
 void kvt__http_conn_close(struct kvt__http_conn *conn);
@@ -193,18 +201,21 @@ ssize_t kvt__http_recv(struct kvt__http_conn *conn, void *to, size_t n);
 ssize_t kvt__http_recv_in(struct kvt__http_conn *conn, size_t n);
 /* Remove the first n bytes, a head, from the buffer. */
 void kvt__http_drop_head(struct kvt__http_conn *conn, size_t n);
-/* Choose the number of bytes for which epoll wakes the thread.  left: bytes still to arrive. */
+/* Set SO_RCVLOWAT, the number of bytes for which epoll wakes the thread.  left: bytes that are
+ * still to arrive. */
 void kvt__http_set_lowat(struct kvt__http_conn *conn, int64_t left);
-/* Return true if the connection has read its share of this turn; it goes on in the next turn. */
+/* Return true if the connection has read the maximum of bytes for a turn.  Then set has_unread: the
+ * connection continues in the next turn. */
 bool kvt__http_is_turn_over(struct kvt__http_conn *conn);
 
-/* Hand the head to the request and remove the head from the buffer, which then begins with
- * the body.  Return the value of req->on_head(). */
+/* Pass the head to req->on_head() and remove the head from the buffer, which then begins with the
+ * body.  Return the value of req->on_head(). */
 int kvt__http_take_head(struct kvt__http_conn *conn, struct kvt__http_response *response);
-/* Take the body's bytes from the buffer.  Return 0 or -errno with a sentence. */
+/* Move the body's bytes from the buffer to the request.  Return 0 or -errno with a sentence. */
 int kvt__http_begin_body(struct kvt__http_conn *conn);
-/* Return true if a small rest of an unwanted body is to be read, so that the connection can
- * be kept.  False: nothing is left, or can_keep is false now. */
+/* Return true if the connection should read the small rest of an unwanted body, to become idle
+ * afterwards.  False: no rest is left; or the rest is too large, and the call has cleared
+ * can_keep. */
 bool kvt__http_can_drain(struct kvt__http_conn *conn);
 
 /* ---------------------------------------------------------------- requests */
@@ -221,6 +232,7 @@ struct kvt__http_waiter {
 
 /* Append the request to a list.  A request is in at most one list. */
 void kvt__http_append(struct kvt__http_list *list, struct kvt__http_request *req);
+/* Remove the request from its list.  The request must be in a list. */
 void kvt__http_unlink(struct kvt__http_request *req);
 
 /* Accept a request from the inbox: queue the request, or let the request wait for its time. */
@@ -230,7 +242,7 @@ void kvt__http_start(struct kvt__http_thread *thread, struct kvt__http_request *
 /* End the request: close its connections, and call on_done() or wake the waiter.  If status is not
  * 0, the request gets the calling thread's sentence. */
 void kvt__http_finish(struct kvt__http_request *req, int status);
-/* Use the response of this connection: close the request's other connection. */
+/* Choose the response of this connection: close the request's other connection. */
 void kvt__http_choose(struct kvt__http_conn *conn);
 
 /* ----------------------------------------------------------------- threads */
@@ -247,16 +259,16 @@ struct kvt__http_thread {
     struct kvt__http_list waiting; /* requests before not_before_ns */
     struct kvt__http_list queues[KVT__N_PRIOS];
     struct kvt__http_list under_way;
-    unsigned n_under_way, max;
+    unsigned n_under_way, max;               /* max: limit of n_under_way and of n_conns */
     struct kvt__http_conns busy, idle, dead; /* idle: the last used connection comes first */
-    unsigned n_conns;                        /* busy and idle */
-    unsigned n_resolving;
-    bool has_unread;                         /* a connection has more to read */
+    unsigned n_conns;                        /* number of busy and idle connections */
+    unsigned n_resolving;                    /* connections in RESOLVE */
+    bool has_unread;                         /* a connection has has_unread */
 
     atomic_uint n_requests;      /* submitted and not done */
     pthread_mutex_t lock;
-    struct kvt__http_list inbox; /* under lock */
-    bool stopped, closing;       /* under lock */
+    struct kvt__http_list inbox; /* guarded by lock */
+    bool stopped, closing;       /* guarded by lock */
 };
 
 struct kvt__http {
@@ -265,7 +277,7 @@ struct kvt__http {
     int64_t connect_ns, stall_ns;
     char *ca_file, *more_ca_file, *cert_file, *key_file, *no_proxy; /* NULL: none */
     struct kvt__http_proxy http_proxy, https_proxy;
-    pthread_mutex_t lock; /* of the list of origins and of tls */
+    pthread_mutex_t lock; /* guards origins and tls */
     struct kvt__http_origin *origins;
     SSL_CTX *tls; /* created for the first origin with TLS */
 
@@ -288,7 +300,8 @@ void kvt__http_unlink_conn(struct kvt__http_conns *list, struct kvt__http_conn *
 
 /* ------------------------------------------------------------------- hosts */
 
-/* Return a copy of host without the brackets of IPv6, to be freed; NULL: no memory. */
+/* Return a copy of host without the brackets of IPv6; the caller frees the copy.  NULL: no
+ * memory. */
 char *kvt__http_bare_host(const char *host);
 
 /* -------------------------------------------------------------- TLS, proxies */
@@ -306,8 +319,9 @@ ssize_t kvt__http_tls_send(struct kvt__http_conn *conn, const struct iovec *part
                            size_t n_parts);
 /* Return true if an idle connection is open and only session tickets have arrived. */
 bool kvt__http_tls_is_quiet(struct kvt__http_conn *conn);
-/* Let OpenSSL free the connection's buffers (true, for an idle connection), or keep them. */
-void kvt__http_tls_release_buffers(struct kvt__http_conn *conn, bool rest);
+/* idle true: OpenSSL frees the connection's buffers while the buffers are empty; false: OpenSSL
+ * keeps the buffers. */
+void kvt__http_tls_release_buffers(struct kvt__http_conn *conn, bool idle);
 /* Send the closing alert if possible, and free the session. */
 void kvt__http_tls_end(struct kvt__http_conn *conn);
 
@@ -320,7 +334,7 @@ bool kvt__http_is_in_no_proxy(const char *list, const char *host);
  * sentence. */
 int kvt__http_proxy_head(const struct kvt__http_origin *o, char *head, size_t n,
                          size_t room);
-/* Write the request to the proxy.  Return 0 or -errno with a sentence. */
+/* Write the head of the CONNECT request to conn->out.  Return 0 or -errno with a sentence. */
 int kvt__http_tunnel_begin(struct kvt__http_conn *conn);
 
 /* --------------------------------------------------------------- resolving */
@@ -331,7 +345,8 @@ bool kvt__http_address_from_text(const char *text, uint16_t port, struct kvt__ht
  * KVT__HTTP_MAX_ADDRESSES.  Return the number of addresses; 0: the resolver wakes the thread
  * when the lookup has ended; -errno with a sentence. */
 int kvt__http_pick(struct kvt__http_conn *conn, struct kvt__http_address *out);
-/* Try an address without a timely connection last for a while. */
+/* Move an address to the end of the order of attempts for some time, because an attempt to connect
+ * failed or was slow.  Any thread. */
 void kvt__http_bad_address(struct kvt__http_origin *o,
                            const struct kvt__http_address *address);
 /* Stop the resolver's thread.  Blocks until a lookup under way has ended. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Timers of a thread, in a heap.  A request or a connection embeds its timer, so setting a timer
- * allocates nothing.  One thread. */
+ * Timers of a thread of the client, in a heap.  A request or a connection embeds a timer, so
+ * setting a timer allocates nothing.  The thread (thread.c) clears and runs the timers that are
+ * due; only this thread may set or clear the timers. */
 #ifndef KVT_HTTP_TIMERS_H
 #define KVT_HTTP_TIMERS_H
 

@@ -342,9 +342,9 @@ kvt__http_tls_is_quiet(struct kvt__http_conn *conn)
 
 /* In this mode OpenSSL frees a buffer when the buffer is empty, at the next read or peek. */
 void
-kvt__http_tls_release_buffers(struct kvt__http_conn *conn, bool rest)
+kvt__http_tls_release_buffers(struct kvt__http_conn *conn, bool idle)
 {
-    if (rest)
+    if (idle)
         SSL_set_mode(conn->ssl, SSL_MODE_RELEASE_BUFFERS);
     else
         SSL_clear_mode(conn->ssl, SSL_MODE_RELEASE_BUFFERS);
