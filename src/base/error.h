@@ -14,12 +14,12 @@ int kvt__fail(int err, const char *fmt, ...)
  * thread's next error. */
 const char *kvt__why(void);
 
-/* Store the sentence of an asynchronous request as the calling thread's, without change. */
+/* Store a copy of a sentence, for example of an asynchronous request, as the calling thread's. */
 void kvt__set_why(const char *why);
 
-#define KVT__WHY_BYTES 512 /* longest sentence, with its NUL */
+#define KVT__WHY_BYTES 512 /* longest sentence, with the NUL; longer sentences are truncated */
 
-/* An error on the way from a thread to another thread. */
+/* An error that one thread passes to another thread. */
 struct kvt__error {
     int code; /* 0 or -errno */
     char why[KVT__WHY_BYTES]; /* the sentence, if code is not 0 */

@@ -7,7 +7,7 @@
 
 #include <sys/types.h>
 
-/* Number of forks between the first process and this process. */
+/* Number of forks between the process that first called kvt__fork_watch() and this process. */
 extern unsigned kvt__fork_generation;
 
 static inline unsigned
@@ -20,10 +20,10 @@ kvt__fork_generation_now(void)
  * generation. */
 unsigned kvt__fork_watch(void);
 
-/* Open a file or directory for locks, with O_CLOEXEC and O_NOFOLLOW added to flags.  The flags
- * must not have O_EXCL: the file is opened again if the process forks meanwhile.  A forked child
- * closes the descriptor before fork() returns in the child.  Return a descriptor for
- * kvt__lock_file_close(), or -errno without a sentence. */
+/* Open a file or directory for locks, with O_CLOEXEC and O_NOFOLLOW added to flags.  The flags must
+ * not have O_EXCL, because the function opens the file again if the process forks during the open.
+ * In a forked child, the descriptor is closed before fork() returns.  Return a descriptor, which
+ * the caller closes with kvt__lock_file_close(), or -errno without a sentence. */
 int kvt__lock_file_open(int dirfd, const char *name, int flags, mode_t mode);
 
 /* Close the descriptor and release the locks.  In a forked child, where the descriptor is

@@ -16,7 +16,7 @@ void kvt__log(enum kvt_log_level level, const char *fmt, ...)
 /* Return true if lines of the level are logged.  For callers whose arguments cost time. */
 bool kvt__log_is_enabled(enum kvt_log_level level);
 
-/* Log a line at most once in this process, for this place in the source. */
+/* Log a line at most once in this process, for each use of the macro. */
 #define KVT__LOG_ONCE(level, ...)                                              \
     do {                                                                       \
         static atomic_flag logged_ = ATOMIC_FLAG_INIT;                           \

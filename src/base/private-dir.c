@@ -119,10 +119,10 @@ kvt__private_dir_open_for(const char *parent, const void *id, size_t n)
 }
 
 void
-kvt__private_dir_renew_for(int fd, const char *parent, const void *thing, size_t n)
+kvt__private_dir_renew_for(int fd, const char *parent, const void *id, size_t n)
 {
     struct stat st;
-    int dir = !fstat(fd, &st) && !st.st_nlink ? kvt__private_dir_open_for(parent, thing, n) : -1;
+    int dir = !fstat(fd, &st) && !st.st_nlink ? kvt__private_dir_open_for(parent, id, n) : -1;
 
     if (dir < 0)
         return;

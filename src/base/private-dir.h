@@ -22,8 +22,9 @@ int kvt__private_dir_open(const char *parent);
  * closes, or -errno with a sentence. */
 int kvt__private_dir_open_for(const char *parent, const void *id, size_t n);
 
-/* If a user has deleted the subdirectory that kvt__private_dir_open_for() returned as fd, open the
- * thing's subdirectory again, under the same descriptor.  fd -1: no effect. */
-void kvt__private_dir_renew_for(int fd, const char *parent, const void *thing, size_t n);
+/* If a user has deleted the subdirectory that kvt__private_dir_open_for() returned as fd, create
+ * and open the subdirectory again, under the same descriptor number.  parent, id, n: as for
+ * kvt__private_dir_open_for().  After a failure fd stays unchanged.  fd -1: no effect. */
+void kvt__private_dir_renew_for(int fd, const char *parent, const void *id, size_t n);
 
 #endif

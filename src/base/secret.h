@@ -7,7 +7,8 @@
 
 #include <stddef.h>
 
-/* Allocate zeroed memory, aligned for any type; NULL: no memory. */
+/* Allocate zeroed memory, aligned for any type.  The caller frees the memory with
+ * kvt__secret_free().  NULL: no memory, without a sentence. */
 void *kvt__secret_alloc(size_t bytes);
 void kvt__secret_free(void *memory); /* NULL is allowed */
 

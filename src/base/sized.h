@@ -11,9 +11,9 @@
 
 #include "base/error.h"
 
-/* Copy the caller's struct, theirs, to ours, which has size bytes.  what: the struct's name for
- * the message.  Return 0, or -EINVAL with a sentence: theirs is NULL, or struct_size is not
- * set. */
+/* Copy the struct of kvtier's caller, theirs, to ours, which has size bytes.  what: the name of the
+ * struct for the message.  Return 0, or -EINVAL with a sentence: theirs is NULL, or struct_size is
+ * not set. */
 static inline int
 kvt__copy_sized(void *ours, size_t size, const void *theirs, const char *what)
 {

@@ -28,7 +28,7 @@ enum kvt__prio {
  * run(), which may free the job. */
 struct kvt__job {
     void (*run)(struct kvt__job *job); /* on a worker thread; may block */
-    struct kvt__job *next;
+    struct kvt__job *next; /* private to the executor */
 };
 
 /* A timer, embedded in the caller's struct.  The executor owns the timer from kvt__timer_set()
@@ -36,7 +36,7 @@ struct kvt__job {
 struct kvt__timer {
     void (*run)(struct kvt__timer *timer); /* on the timer thread; must not block */
     int64_t at_ns;                         /* monotonic */
-    struct kvt__timer *prev, *next;
+    struct kvt__timer *prev, *next;        /* private to the executor, as is set */
     bool set;
 };
 
@@ -45,7 +45,7 @@ struct kvt__split {
     int (*run)(struct kvt__split *split, size_t i); /* run part i: 0, or -errno with a sentence */
     size_t n;
 
-    /* The executor's part; the caller zeroes these fields. */
+    /* Private to the executor; the caller zeroes these fields. */
     struct kvt__split *next;
     size_t n_begun, n_running;
     struct kvt__error error;

@@ -15,7 +15,7 @@ struct kvt__extent {
 };
 
 struct kvt__extents {
-    struct kvt__extent *free; /* sorted by at; no two ranges are adjacent */
+    struct kvt__extent *free; /* free ranges, sorted by at; no two ranges are adjacent */
     size_t n_free;
     size_t max_free;
 };

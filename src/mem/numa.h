@@ -15,9 +15,9 @@ int kvt__numa_current_node(void);
  * Return 0, or -EINVAL with a sentence that begins with key. */
 int kvt__numa_check(int node, const char *key);
 
-/* Let the kernel take the pages of a mapping, if they do not exist yet, from a node below
- * KVT__MAX_NODES, and from other nodes if the node has no free memory.  Log a failure or a lack
- * of memory, in a line that begins with key. */
+/* Let the kernel allocate the future pages of a mapping on a node below KVT__MAX_NODES, or on other
+ * nodes if the node has no free memory.  Log a failure or a lack of memory of the node, in a line
+ * that begins with key. */
 void kvt__numa_prefer(void *at, size_t bytes, int node, const char *key);
 
 #endif
