@@ -60,8 +60,8 @@ int kvt__key_parse(const char *text, struct kvt__key_parts *out);
  * kvtier's own tag. */
 int kvt__key_check_tags(const char *tags, size_t max_bytes);
 
-/* Insert a hash into space_text, a key text with an empty hash.  Return 0, or -ENAMETOOLONG or
- * -EINVAL with a sentence. */
+/* Write the key text of a hash in a space.  space_text: the text of the space, a key text with an
+ * empty hash.  Return 0; -ENAMETOOLONG, or -EINVAL: space_text has no empty hash; with a sentence. */
 int kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
                    size_t size);
 
@@ -74,7 +74,7 @@ bool kvt__key_has_tags(const char *text);
 /* The tag of opaque chunks; the value is the layout fingerprint. */
 #define KVT__KEY_OWN_TAG "kvt%"
 
-/* Return true if dtype is a name of LMCache's key grammar (its section 3.1). */
+/* Return true if dtype is a name of a dtype in LMCache's key text. */
 bool kvt__key_dtype_known(const char *dtype);
 
 /* The encodings of a key text as a name of a file or an object. */
@@ -97,16 +97,16 @@ int kvt__key_encode(const char *text, enum kvt__key_encoding how, char *out,
 int kvt__key_decode(const char *name, enum kvt__key_encoding how, char *out,
                     size_t size);
 
-/* Return the index of a key's directory in a comma list with n_paths > 0 directories.  fs: the rule
- * of LMCache's fs backend, abs(hash) mod n; sharder: the rule of LMCache's path sharder,
- * SplitMix64's finaliser mod n.  LMCache does not shard wide hashes; kvtier uses the first 64
- * bits of a wide hash. */
+/* Return the index of a chunk's path among n_paths > 0 configured paths.  kvt__key_fs_path():
+ * the rule of LMCache's fs backend, abs(hash) mod n; kvt__key_sharder_path(): the rule of
+ * LMCache's path sharder, SplitMix64's finaliser mod n.  LMCache does not shard wide hashes;
+ * kvtier uses the first 64 bits of a wide hash. */
 size_t kvt__key_fs_path(const struct kvt__hash *hash, size_t n_paths);
 size_t kvt__key_sharder_path(const struct kvt__hash *hash, size_t n_paths);
 
 #define KVT__ID_BYTES 16
 
-/* A 128-bit id of a model's weights.  Different weights have different ids. */
+/* The weights id: a 128-bit id of a model's weights.  Different weights have different ids. */
 struct kvt__weights {
     uint8_t b[KVT__ID_BYTES];
 };
@@ -180,8 +180,8 @@ kvt__id_equal(const struct kvt__id *a, const struct kvt__id *b)
     return !__builtin_memcmp(a->b, b->b, sizeof a->b);
 }
 
-/* The description of an engine's chunks: everything common to all requests of the
- * engine, except the weights. */
+/* The description of a space for identities: the properties of the chunks of a rank and group that
+ * do not depend on the request or the weights. */
 struct kvt__space_desc {
     const char *model;
     const char *kv_dtype;
@@ -234,7 +234,7 @@ void kvt__prefix_add_chunks(struct kvt__prefix *prefix, const int32_t *tokens,
                             size_t chunk_tokens, size_t n_chunks,
                             struct kvt__prefix *out);
 
-/* Make the identity of the chunk that ends at prefix, in a space. */
+/* Make the identity of the chunk that ends at prefix.  space: from kvt__space_digest(). */
 void kvt__id_make(const uint8_t space[KVT__SHA256_BYTES],
                   const struct kvt__prefix *prefix, struct kvt__id *out);
 

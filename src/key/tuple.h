@@ -8,11 +8,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* CPython's constants: acc = rotate(acc + item * TUPLE_ITEM, TUPLE_ROTATION) * TUPLE_MIX. */
 #define TUPLE_ITEM UINT64_C(14029467366897019727)
 #define TUPLE_ROTATION 31
 #define TUPLE_MIX UINT64_C(11400714785074694791)
 
-#define TUPLES 32
+#define TUPLES 32 /* chunks of a call of kvt__tuples_add() */
 
 /* Mix the n tokens of each of TUPLES contiguous chunks into acc.  Return false, without a change,
  * if the processor lacks AVX-512 or n is not a multiple of 16. */
