@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An allocator whose memory is freed all at once, for the nodes and texts of a reading or of a
- * configuration.  A failed allocation sets `failed`, so callers check for failures once, at the
- * end.  One thread at a time. */
+ * An allocator that frees all memory at once, for the nodes and texts of a reading (conf/read.h) or
+ * of a configuration.  Memory is valid until kvt__arena_free().  A failed allocation sets `failed`,
+ * so callers check for failures once, at the end.  One thread at a time. */
 #ifndef KVT_CONF_ARENA_H
 #define KVT_CONF_ARENA_H
 
@@ -15,13 +15,13 @@ struct kvt__arena {
     bool failed; /* an allocation has failed */
 };
 
-/* Allocate zeroed memory; NULL: no memory. */
+/* Allocate zeroed memory, aligned for pointers and 64-bit numbers; NULL: no memory. */
 void *kvt__arena_alloc(struct kvt__arena *arena, size_t n_bytes);
 
-/* Copy n_bytes of s and append a NUL; "": no memory. */
+/* Return a copy of n_bytes of s with a NUL; "": no memory. */
 const char *kvt__arena_text(struct kvt__arena *arena, const char *s, size_t n_bytes);
 
-/* Format a text; "": no memory. */
+/* Return the formatted text; "": no memory. */
 const char *kvt__arena_printf(struct kvt__arena *arena, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 const char *kvt__arena_vprintf(struct kvt__arena *arena, const char *fmt, va_list ap)

@@ -27,7 +27,7 @@ struct kvt__strs {
     const char *const *items;
 };
 
-/* KVT__AT_chunk_size ...: the index of a setting in the table. */
+/* KVT__AT_chunk_size ...: the index of a setting in kvt__params (conf/read.h). */
 enum kvt__param_at {
 #define KVT_PARAM(type, name, def, range, unit, scope, status, text) \
     KVT__AT_##name,
@@ -50,7 +50,8 @@ struct kvt_config {
 #include "conf/params.def"
     const char *origin[KVT__N_PARAMS]; /* "default", "file x.yaml:12", ... */
     uint8_t level[KVT__N_PARAMS];      /* enum kvt__source_level */
-    struct kvt__named *named;          /* keys of families, see KVT_PATTERN; newest first */
+    struct kvt__named *named;          /* keys with a variable part, rows KVT_PATTERN of params.def;
+                                        * newest first */
     const char *const *environment;    /* environment of this configuration, for variables that
                                         * are not settings; NULL: the process's environment */
     struct kvt__arena memory;
@@ -60,7 +61,8 @@ struct kvt_config {
 #define kvt__config_is_set(config, name) \
     ((config)->level[KVT__AT_##name] != 0)
 
-/* Return the value of a variable; NULL: not set.  environment: as config->environment. */
+/* Return the value of a variable, which points into the environment; NULL: not set.  environment:
+ * as config->environment. */
 const char *kvt__variable(const char *const *environment, const char *name);
 
 /* Return the source of a setting, for messages. */
@@ -71,7 +73,8 @@ const char *kvt__variable(const char *const *environment, const char *name);
 const char *
 kvt__config_base_path(const struct kvt_config *config, const char *plugin);
 
-/* The storage that a setting of a backend names (KVT_STORAGE). */
+/* The storage that a setting of a backend names: a row KVT_STORAGE of params.def.  The texts
+ * live as long as the configuration. */
 struct kvt__storage_setting {
     const char *scheme;   /* "gds://" */
     const char *setting;  /* "gds_path" */

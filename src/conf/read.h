@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Inside the room: reading the sources.  yaml.c, json.c and environment.c convert each source to a
- * tree of nodes; apply.c merges the trees by precedence, and value.c converts nodes to typed
- * fields.  A reading belongs to a single thread. */
+ * Internal to conf: reading the sources.  yaml.c, json.c and environment.c convert each source
+ * to a tree of nodes; apply.c merges the trees by precedence, and value.c converts nodes to
+ * typed fields.
+ *
+ * A reading (struct kvt__reading) is one pass over all sources.  One thread uses a reading.  The
+ * reading's arena owns nodes, problems and texts.  Functions do not return errors: a function
+ * that notes a problem appends the problem to the reading, and a lack of memory sets
+ * memory.failed. */
 #ifndef KVT_CONF_READ_H
 #define KVT_CONF_READ_H
 
@@ -18,11 +23,14 @@ enum kvt__param_type {
     KVT__INTS, KVT__FLOATS, KVT__STRS, KVT__JSON,
 };
 
+/* The places of a key in a file: at the top; inside extra_config, accepted at the top too; kvtier's
+ * own keys, allowed in both places. */
 enum kvt__param_scope { KVT__TOP, KVT__EXTRA, KVT__BOTH };
 
 enum kvt__param_status {
     KVT__ACTIVE,
-    KVT__SECRET,
+    KVT__SECRET, /* active; messages and dumps never show the value */
+    /* The feature that kvtier lacks; the setting has no effect. */
 #define KVT_STATUS(id, text) KVT__##id,
 #include "conf/params.def"
 };
@@ -38,17 +46,20 @@ struct kvt__param {
     const char *choices;  /* "a|b"; NULL: any text */
     const char *unit;
     const char *text;
-    size_t offset;        /* of the field in struct kvt_config */
+    size_t offset;        /* offset of the field in struct kvt_config */
 };
 
 extern const struct kvt__param kvt__params[KVT__N_PARAMS];
 
+/* An older name of a setting, a row KVT_ALIAS of params.def. */
 struct kvt__alias {
     const char *name;
     enum kvt__param_at real;
-    const char *value; /* value that true means; NULL: use the written value */
+    const char *value; /* the older key is a truth value, and true stands for this value; NULL: both
+                        * keys have equal values */
 };
 
+/* A family of keys, a row KVT_PATTERN of params.def: prefix, any name, suffix. */
 struct kvt__pattern {
     const char *prefix;
     const char *suffix;
@@ -71,7 +82,7 @@ const char *kvt__nearest_key(const char *name);
 const char *kvt__nearest_variable(const char *name, const char *prefix,
                                   char *buf, size_t size);
 
-/* Return the title of the section that contains setting `at`. */
+/* Return the title of the section that contains the setting.  at: an enum kvt__param_at. */
 const char *kvt__param_section(size_t at);
 
 /* Return family number i; NAME in the family's name is the variable part.  NULL: i is too
@@ -81,7 +92,8 @@ const struct kvt__param *kvt__family(size_t i);
 /* Write the older names of setting `at`, separated by commas. */
 void kvt__old_names(size_t at, char *buf, size_t size);
 
-/* Return the feature that kvtier lacks; "" if the setting has an effect. */
+/* Return the feature that kvtier lacks, as kvt_param_info.not_done; "" if the setting has an
+ * effect. */
 const char *kvt__status_text(enum kvt__param_status status);
 
 /* Write the allowed values: "a whole number from 1 to 1048576 (tokens)". */
@@ -132,13 +144,13 @@ struct kvt__reading {
     struct kvt__arena memory;           /* for nodes and problems */
     struct kvt__node *source[KVT__N_LEVELS]; /* MAP; NULL: the source is empty */
     bool by_alias[KVT__N_PARAMS];       /* an older name has set the value */
-    /* By setting: the last node with an older name, and the node's source.  The node may be
-     * overruled by the newer name. */
+    /* For each setting: the last node with an older name, and the source of the node.  A node with
+     * the newer name may overrule this node. */
     struct {
         const struct kvt__node *node;
         enum kvt__source_level level;
     } old[KVT__N_PARAMS];
-    bool has_noted_ec;                       /* the problem of ec_ settings is noted */
+    bool has_noted_ec;                  /* the list has the problem of the settings ec_* */
     size_t n_nodes;
     struct kvt__problem *problems, *last_problem;
 };
@@ -173,17 +185,19 @@ struct kvt__node *kvt__read_yaml(struct kvt__reading *r, const char *text,
 struct kvt__node *kvt__read_json(struct kvt__reading *r, const char *text,
                                  const char *key, const char *origin);
 
-/* Convert a node to JSON: plain YAML scalars become whole numbers, text or null.  NULL: no
- * memory. */
+/* Convert a node to JSON: plain YAML scalars become whole numbers, text or null.  The caller
+ * owns the reference.  NULL: no memory. */
 json_t *kvt__node_json(const struct kvt__node *node);
 
-/* Convert text to JSON; bytes that are not UTF-8 become '?'.  NULL: no memory. */
+/* Convert text to JSON; bytes that are not UTF-8 become '?'.  The caller owns the reference.  NULL:
+ * no memory. */
 json_t *kvt__text_json(const char *text);
 
 /* Fill r->source[] for the LMCACHE_ and KVTIER_ variables. */
 void kvt__read_environment(struct kvt__reading *r);
 
-/* Copy the environment into the configuration, unless it is the process's environment. */
+/* Copy the environment of the sources into the configuration; do nothing for the environment of the
+ * process. */
 void kvt__keep_environment(struct kvt__reading *r);
 
 /* Note unknown and unconfigured tiers in retrieve_locations and store_location. */
@@ -217,7 +231,7 @@ bool kvt__set_value(struct kvt__reading *r, struct kvt_config *config,
 /* Return the truth value of a word: 1, 0, or -1 if text is not a truth value. */
 int kvt__bool_word(const char *text);
 
-/* Convert a field to JSON; NULL: no memory. */
+/* Convert a field to JSON.  The caller owns the reference.  NULL: no memory. */
 json_t *
 kvt__value_json(const struct kvt_config *config, const struct kvt__param *param);
 
