@@ -60,8 +60,9 @@ int kvt__key_parse(const char *text, struct kvt__key_parts *out);
  * kvtier's own tag. */
 int kvt__key_check_tags(const char *tags, size_t max_bytes);
 
-/* Write the key text of a hash in a space.  space_text: the text of the space, a key text with an
- * empty hash.  Return 0; -ENAMETOOLONG, or -EINVAL: space_text has no empty hash; with a sentence. */
+/* Write the key text of a hash in a space.  space_text: the text of the space, a key text with
+ * an empty hash.  Return 0; -ENAMETOOLONG, or -EINVAL: space_text has no empty hash; with a
+ * sentence. */
 int kvt__space_key(const char *space_text, const struct kvt__hash *hash, char *out,
                    size_t size);
 
