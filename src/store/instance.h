@@ -15,9 +15,10 @@ struct kvt__instance {
     char name[32]; /* of the directory; "": not open */
 };
 
-/* Open or make the directory of a rank of an engine.  instance: the engine's name.  worker:
- * this process is the rank's worker; directories without users, which ended engines left, are
- * removed first.  0; -EBUSY: another process is the rank's worker; -errno with a sentence. */
+/* Open the directory of a rank of an engine; create the directory if it does not exist.  instance:
+ * the engine's name.  worker: this process is the rank's worker; then first remove the directories
+ * that killed engines left.  0; with a sentence -EBUSY: another process is the rank's worker; or
+ * another -errno. */
 int kvt__instance_open(const char *instance, uint32_t rank, bool worker,
                        struct kvt__instance *out);
 

@@ -14,7 +14,8 @@
 
 struct kvt__host_memory;
 
-/* A replaced index. */
+/* An index that another process has replaced.  The level keeps the handle open for other
+ * threads. */
 struct kvt__retired {
     struct kvt__table *index;
     struct kvt__retired *next;
@@ -42,12 +43,13 @@ struct kvt__level {
     _Atomic int64_t renew_from_ns; /* after a failed renewal: time of the next attempt */
     struct kvt__job renewal;
 
-    /* circuit.c, by enum kvt__table_pause: operations in progress; consecutive failures; time of
-     * the last response, or of the begin of the first operation in progress */
-    atomic_uint n_in_progress[2], n_failures[2];
-    _Atomic int64_t response_ns[2];
+    /* circuit.c, indexed by enum kvt__table_pause */
+    atomic_uint n_in_progress[2]; /* operations in progress */
+    atomic_uint n_failures[2];    /* consecutive failures */
+    _Atomic int64_t response_ns[2]; /* monotonic time of the last response, or of the begin of the
+                                     * first operation in progress */
 
-    _Atomic int64_t tags_evicted_ns; /* kvt__level_evict_tags() */
+    _Atomic int64_t tags_evicted_ns; /* time of the last eviction for spaces with tags (evict.c) */
     _Atomic int64_t list_from_ns;    /* kvt__level_list(): time of the next attempt */
 };
 
@@ -60,7 +62,7 @@ struct kvt__store {
     struct kvt__host_memory *memory; /* NULL: chunks do not stay in host memory */
     struct kvt__store_traits traits;
     size_t n_levels;
-    struct kvt__level levels[KVT__MAX_LEVELS];
+    struct kvt__level levels[KVT__MAX_LEVELS]; /* storage: levels[i] has the level number i + 1 */
 
     /* list.c: the thread of kvt__store_start_upkeep() */
     pthread_t upkeep;
@@ -123,6 +125,8 @@ kvt__level_name(const struct kvt__level *level, const struct kvt__space *space,
 
 /* ------------------------------------------------------------------- circuit.c */
 
+/* The circuit breaker of a level: after repeated failures, a pause of all reads or all writes. */
+
 /* Return true if the level is paused after failures: no process of this host reads from the level
  * (or, by `kind`, writes to the level) now. */
 bool kvt__level_is_paused(const struct kvt__level *level, enum kvt__table_pause kind);
@@ -172,9 +176,10 @@ bool kvt__level_acquire_chunk(struct kvt__level *level, struct kvt__store_req *r
  * seen, and index, entry and word of req->object for the tier of shared host memory. */
 void kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req);
 
-/* Return true if a request may use a chunk without identity.  Only the name describes the content
- * of the chunk: an LMCache beside kvtier may replace a chunk's file.  Requests use files of
- * LMCache only if the file name determines the chunk completely. */
+/* Return true if a request may use a foreign chunk, a chunk without identity.  Only the name
+ * describes the content of a foreign chunk, and an LMCache on the same storage may replace the
+ * chunk's file.  So a request uses a foreign chunk only if the name determines the chunk
+ * completely. */
 static inline bool
 kvt__store_accepts_foreign(const struct kvt__store *store, const struct kvt__space *space,
                            bool needs_id)
@@ -182,7 +187,7 @@ kvt__store_accepts_foreign(const struct kvt__store *store, const struct kvt__spa
     return !store->refuse_unverified && !needs_id && !space->opaque;
 }
 
-/* Return false if the entry's chunk has no identity and the request may not use the chunk. */
+/* Return false if the entry describes a foreign chunk that the request may not use. */
 static inline bool
 kvt__store_accepts(const struct kvt__store *store, const struct kvt__space *space, bool needs_id,
                    const struct kvt__record *record)
@@ -191,7 +196,8 @@ kvt__store_accepts(const struct kvt__store *store, const struct kvt__space *spac
            kvt__store_accepts_foreign(store, space, needs_id);
 }
 
-/* Return true if a load of key accepts the chunk that an entry of the level's index describes. */
+/* Return true if a load of key accepts the chunk that an entry of the level's index describes.
+ * level: a level number. */
 bool kvt__store_matches(const struct kvt__store *store, int level,
                         const struct kvt__chunk_key *key, const struct kvt__record *record);
 
@@ -258,9 +264,10 @@ bool kvt__memory_keeps(const struct kvt__store *store);
 /* Return true if host memory takes PUTs. */
 bool kvt__memory_may_put(const struct kvt__store *store);
 
-/* Keep the slot of a request in host memory, as a share.  verified: the chunk has a checksum, and
- * the entry gets the identity.  0; -EEXIST: host memory holds the chunk, or does not keep chunks
- * of this request; -ENODEV: the store has no host memory; -ENOSPC, -EIO with a sentence. */
+/* Enter the chunk of a request into host memory with a share of the request's slot.  verified: the
+ * chunk has a checksum, and the entry gets the identity.  0; -EEXIST: host memory holds the chunk,
+ * or does not keep chunks of this request; -ENODEV: the store has no host memory; -ENOSPC, -EIO
+ * with a sentence. */
 int kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req,
                      bool verified);
 
@@ -282,8 +289,8 @@ int kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req);
  * Blocks.  0; -errno with a sentence. */
 int kvt__level_open_index(struct kvt__level *level, const struct kvt__table_params *params);
 
-/* If another process has replaced or deleted the index, open the index again on a thread
- * of the executor.  If no shared index could be opened, try again after a minute. */
+/* If another process has replaced or deleted the index, open the index again on a thread of the
+ * executor.  If no shared index can be opened, retry after a minute.  Does not block. */
 void kvt__level_renew_index(struct kvt__level *level);
 
 /* Close the index and all replaced indexes.  No other thread uses the level. */
@@ -296,7 +303,7 @@ typedef bool (*kvt__evict_fn)(void *ctx, const struct kvt__record *record);
 
 /* Evict entries of an index in the policy's order until `bytes` are free, or a search finds no
  * victim.  filter: as for kvt__table_victims(); ctx: for filter and evict_one.  An entry of 0 bytes
- * counts as 1 byte: a place in the index.  Return the evicted bytes. */
+ * counts as 1 byte, because the eviction frees an entry of the index.  Return the evicted bytes. */
 uint64_t kvt__evict_victims(struct kvt__table *index, kvt__table_filter_fn filter,
                             kvt__evict_fn evict_one, void *ctx, uint64_t bytes);
 
@@ -307,10 +314,11 @@ kvt__count_evicted(const struct kvt__store *store, uint64_t bytes)
     kvt__count(store->counters, KVT__N_evicted_bytes, bytes);
 }
 
-/* Claim the name of a request's chunk for an object.  Evict entries in the policy's order if the
- * index or the limit has no room.  The caller publishes or aborts *claim.  Blocks.  0; -EEXIST: the
- * index has the chunk, or another thread or process is storing or evicting the chunk; -ENOSPC,
- * -ESTALE, -ENOTSUP, ... with a sentence. */
+/* Claim the name of a request's chunk for an object; record: describes the object, as for
+ * kvt__table_claim().  Evict entries in the policy's order if the index or the limit has no room.
+ * The caller publishes or aborts *claim.  Blocks.  0; -EEXIST: the index has the chunk, or another
+ * thread or process is storing or evicting the chunk; -ENOSPC, -ESTALE, -ENOTSUP, ... with a
+ * sentence. */
 int kvt__level_claim(struct kvt__level *level, const struct kvt__store_req *req,
                      const struct kvt__record *record, struct kvt__claim *claim);
 

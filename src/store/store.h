@@ -57,7 +57,8 @@ struct kvt__memory_params {
     bool sees_all_ranks;     /* also open the indexes of the other ranks */
     bool prefetched_only;    /* keep only prefetched chunks, until a load or an eviction */
     uint64_t limit_bytes;    /* bytes of each worker's pool */
-    uint64_t object_bytes;   /* bytes of the smallest usual payload */
+    uint64_t object_bytes;   /* bytes of the smallest full chunk: limit_bytes / object_bytes is the
+                              * number of entries of the index */
 };
 
 /* Add host memory to the store, in front of all tiers.  Call once, before the first request.
@@ -65,8 +66,9 @@ struct kvt__memory_params {
 int kvt__store_add_memory(struct kvt__store *store,
                           const struct kvt__memory_params *params);
 
-/* The tiers that receive the PUTs of this process.  If ranks have equal bytes, one rank stores the
- * chunks in the other tiers. */
+/* The tiers that receive the PUTs of this process.  If all ranks have equal bytes (MLA), each
+ * worker stores chunks in host memory, one rank of each host in tiers that only this host can
+ * read, and the first rank in all tiers. */
 enum kvt__puts {
     KVT__PUTS_ALL,    /* all tiers */
     KVT__PUTS_HOST,   /* host memory, and tiers that other hosts cannot read */
@@ -85,8 +87,8 @@ struct kvt__space {
     uint64_t digests[KVT__MAX_LEVELS]; /* digests of the text in the spelling of each level */
 };
 
-/* Insert tags ("": no tags) into the space's text and set the digests.  Requests and lookups
- * need a space with digests.  0; -ENAMETOOLONG with a sentence. */
+/* Insert tags ("": no tags) into the space's text at own_tag, and set the digests.  Requests and
+ * lookups need a space with digests.  0; -ENAMETOOLONG with a sentence. */
 int kvt__store_set_tags(const struct kvt__store *store, struct kvt__space *space,
                         const char *tags);
 
@@ -114,21 +116,21 @@ void kvt__store_renew_indexes(struct kvt__store *store);
 void kvt__store_prefetch(const struct kvt__store *store, const struct kvt__chunk_key *keys,
                          size_t n);
 
-/* The levels of a lookup. */
+/* The set of levels that a lookup or a probe uses. */
 enum kvt__where {
     KVT__ANYWHERE,
     KVT__IN_MEMORY,  /* host memory and shared host memory */
     KVT__IN_STORAGE, /* all other levels */
-    /* Levels whose chunks are guaranteed: only this host deletes from the levels.  If this
-     * process does not see or not use the host memory of the space's rank, no read can verify
-     * the rank's chunks before a load; then all levels. */
+    /* The levels from which only this host deletes chunks, so a hit there is guaranteed.  All
+     * levels, if this process cannot read the host memory of the space's rank: then no read into
+     * this memory can verify a chunk before the load. */
     KVT__GUARANTEED,
     /* The storage that KVT__GUARANTEED leaves out: lookups promise the space's chunks only after
      * a read into host memory. */
     KVT__READ_FIRST,
 };
 
-/* Levels have numbers: KVT__LEVEL_MEMORY, then the storage in search order. */
+/* Level numbers (int level): KVT__LEVEL_MEMORY, then 1, 2, ... for the storage in search order. */
 #define KVT__LEVEL_MEMORY 0
 
 /* Return true if `where` includes the level for the space's chunks, and the level may be read
@@ -144,9 +146,8 @@ bool kvt__store_is_memory(const struct kvt__store *store, int level);
 bool kvt__store_can_probe(const struct kvt__store *store, enum kvt__where where,
                         const struct kvt__space *space);
 
-/* Return true if a level in `where` that may be read has the chunk in its index, and a load
- * accepts the chunk.  An entry whose identity is not known yet counts only for
- * KVT__READ_FIRST's storage. */
+/* Return true if the index of a level in `where` that may be read has the chunk, and a load accepts
+ * the chunk.  An unread entry counts only in the storage of KVT__READ_FIRST. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where);
 
@@ -156,7 +157,7 @@ bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key
 bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key);
 
 /* Lease the chunk in the first level in `where` that may be read and whose index has the chunk.
- * Return the number of the level; -1: no such index has the chunk.  out: the lease; the field
+ * Return the number of the level; -1: no index has the chunk.  out: the lease; the field
  * `level` is 1 + the level.  The caller ends each lease once with kvt__store_unlease().  At
  * until_ns (kvt__now_ns()) the lease expires. */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
@@ -182,15 +183,16 @@ bool kvt__store_acquire_slot(struct kvt__store *store, enum kvt__prio prio, size
                              struct kvt__slot *out);
 
 /* Pass the GPU that holds the KV to all tiers (ops->use_gpu in tier/tier.h); NULL: the KV is in
- * host memory.  No PUT or GET of an engine has begun.  The GPU outlives
- * the store.  most: largest size of all slots that kvt__store_acquire_slot() returns at a time.  0;
+ * host memory.  Call before the first PUT or GET of an engine.  The GPU must outlive the store.
+ * most: largest sum of the bytes of all slots from kvt__store_acquire_slot() at a time.  0;
  * -errno with a sentence: the configuration requires a data path that this host lacks. */
 int kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most);
 
-/* A request.  The caller fills in the first part, and keeps the request and the objects of its
+/* A request.  The request walks through the levels: host memory, then each storage in search order.
+ * The caller fills in the fields before the results, and keeps the request and the objects of its
  * pointers valid until the call of on_done.  The store calls on_done once: for a PUT that only host
- * memory takes, in kvt__store_submit(); otherwise on an executor thread, or, for a request by
- * key, on a thread of a tier if all tiers have any_memory and any_name. */
+ * memory takes, in kvt__store_submit(); otherwise on an executor thread, or, for a request by key,
+ * on a thread of a tier if all tiers have any_memory and any_name. */
 struct kvt__store_req {
     /* PUT: store slot and crc in every tier that takes the space's PUTs and lacks the chunk.  Host
      * memory has the chunk when kvt__store_submit() returns.
@@ -255,12 +257,12 @@ struct kvt__store_req {
     /* Private fields of the store while the request is in progress. */
     struct kvt__store *store;
     struct kvt__job job;
-    size_t level;  /* number of the current level in store->levels */
+    size_t level;  /* index in store->levels of the current storage: the level number - 1 */
     char key[KVT__KEY_TEXT_MAX + 1]; /* key text; unused by key */
     struct kvt__object object;
     struct kvt__tier_op tier_op;
-    /* The first of two events has happened: the walk has left the thread, or the tier has ended
-     * tier_op.  The second event continues the walk. */
+    /* The first of two events has happened: ops->submit() has returned on the thread that walks, or
+     * the tier has ended tier_op.  The thread of the second event continues the walk. */
     atomic_bool first_event;
     bool has_success; /* the request has succeeded at a level */
     bool is_sync;     /* the walk stays on the thread of kvt__store_run() */
@@ -273,8 +275,6 @@ struct kvt__store_req {
     bool has_entry;          /* the lookup found an entry of the name */
     struct kvt__table *index; /* GET, PROBE, REMOVE: the index of the lookup */
 };
-
-/* Return the key of a request's chunk. */
 
 static inline struct kvt__chunk_key
 kvt__request_key(const struct kvt__store_req *req)
