@@ -86,7 +86,7 @@ evict(struct kvt__level *level, struct kvt__table *index, const struct kvt__reco
     assert(claim.table == index && claim.entry == seen->entry);
     if (!remove_object_of(level, index, seen)) {
         kvt__table_abort(index, &claim);
-        kvt__table_spare(index, seen->entry); /* the next search chooses other entries */
+        kvt__table_make_last_victim(index, seen->entry); /* the next search chooses other entries */
         return -EIO;
     }
     kvt__table_evicted(index, &claim);

@@ -112,25 +112,25 @@ kvt__tb_unlock_owner(const struct kvt__table *t, unsigned owner)
 /* All versions compute the same checksum, so that an opener finds the table of another
  * version. */
 static uint32_t
-crc_of(const struct tb_place *place)
+crc_of(const struct tb_location *location)
 {
-    return kvt__crc32c(0, place, offsetof(struct tb_place, crc));
+    return kvt__crc32c(0, location, offsetof(struct tb_location, crc));
 }
 
 bool
-kvt__tb_get_place(int lock_fd, struct tb_place *out)
+kvt__tb_get_location(int lock_fd, struct tb_location *out)
 {
-    return pread(lock_fd, out, sizeof *out, TB_PLACE_AT) == sizeof *out &&
+    return pread(lock_fd, out, sizeof *out, TB_LOCATION_AT) == sizeof *out &&
            out->crc == crc_of(out);
 }
 
 int
-kvt__tb_set_place(int lock_fd, struct tb_place *place)
+kvt__tb_set_location(int lock_fd, struct tb_location *location)
 {
-    assert(place->where == TB_SHM || place->where == TB_DIR);
-    place->crc = crc_of(place);
-    ssize_t n = pwrite(lock_fd, place, sizeof *place, TB_PLACE_AT);
-    return n == sizeof *place ? 0
+    assert(location->where == TB_SHM || location->where == TB_DIR);
+    location->crc = crc_of(location);
+    ssize_t n = pwrite(lock_fd, location, sizeof *location, TB_LOCATION_AT);
+    return n == sizeof *location ? 0
          : kvt__fail(n < 0 ? errno : EIO, "index: write to the lock file");
 }
 

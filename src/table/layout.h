@@ -33,10 +33,10 @@
 
 enum tb_use { TB_MAKING, TB_IN_USE, TB_REPLACED };
 
-/* A value that a transaction writes.  place: offset in the mapping; bit 0: 8 bytes wide,
- * else 4. */
+/* A value that a transaction writes.  offset: offset in the mapping; bit 0: 1 for a value of 8
+ * bytes, 0 for a value of 4 bytes. */
 struct tb_redo {
-    uint64_t place, value;
+    uint64_t offset, value;
 };
 
 struct tb_header {
@@ -44,8 +44,8 @@ struct tb_header {
     uint32_t version;
     uint32_t use; /* enum tb_use */
     uint64_t max_entries;
-    uint32_t wide_hashes;
-    uint32_t of_memory;
+    uint32_t wide_hashes;  /* 1: entries have room for hashes of 256 bits */
+    uint32_t of_memory;    /* 1: the table describes chunks in memory */
     uint64_t number[2];    /* equal to the number in the file `lock` */
     uint64_t hash_key;     /* random, so that clients cannot make long chains */
     uint64_t area_bytes;   /* 0: the file has no area */
@@ -69,10 +69,11 @@ struct tb_header {
     uint64_t used_bytes;
     uint64_t n_entries;    /* READY and CLAIMED entries */
     uint64_t n_unread;
-    uint32_t n_made;       /* entries that have memory */
+    uint32_t n_made;       /* entries whose pages are allocated */
     uint32_t n_heads;      /* heads of chains in use */
     uint32_t free;         /* first entry of the free list, or TB_NONE */
-    uint32_t n_fresh;      /* first entry that was never used; later entries are free too */
+    uint32_t n_fresh;      /* number of entries that were used at least once; the entries from this
+                            * number on are free and not in the free list */
     uint32_t split;        /* twice the number of splits; odd: a split is in progress */
     uint32_t reserved3[3];
 
@@ -90,16 +91,16 @@ struct tb_header {
 #define TB_OPEN_BYTE 4097  /* locked by the process that makes tables and takes owners' numbers */
 #define TB_LIST_BYTE 4098  /* locked by the process that lists the store */
 #define TB_SNAPSHOT_BYTE 4099 /* locked by the process that writes a snapshot */
-#define TB_PLACE_AT 8192   /* offset of struct tb_place */
+#define TB_LOCATION_AT 8192   /* offset of struct tb_location */
 #define TB_OWNER_BYTE 16384 /* byte of owner 0; owner i locks byte i from here while alive */
 
 enum tb_where { TB_SHM = 1, TB_DIR };
 
-/* The place of the table, stored in the file `lock`. */
-struct tb_place {
+/* The location of the table, stored in the file `lock`. */
+struct tb_location {
     uint64_t number[2]; /* number of the table; version 3 stores the number of an index here */
     uint8_t boot_id[16];
-    uint64_t device;    /* device and inode of the tmpfs directory, see place.c */
+    uint64_t device;    /* device and inode of the tmpfs directory, see location.c */
     uint32_t where;     /* enum tb_where */
     uint32_t crc;       /* CRC32C of the bytes before */
 };
@@ -129,16 +130,15 @@ struct tb_space {
     uint64_t reserved[2];
 };
 
-/* The fields of an entry that each find reads.
- * word: bits 0-1 state, 2 unread, 3 foreign, 4-11 owner, 12-27 space, 28-63 version.
- * next: link of the chain, or the next entry of the free list.
- * lease: bits 0-5 number of holders, 6-9 life, 10-31 end in seconds.
+/* The fields of an entry that each find reads.  word: bits 0-1 state, 2 unread, 3 foreign, 4-11
+ * owner, 12-27 space, 28-63 version.  next: link of the chain, or the next entry of the free
+ * list.  lease: bits 0-5 number of holders, 6-9 life, 10-31 end in seconds.
  *
  * A life is a number of 4 bits that changes with each claim of an entry without a lease.  So a
- * late reader neither ends nor extends the lease of the next chunk.  Lives repeat after 16
- * chunks.  If an entry gets 16 other chunks while a thread is between two instructions of a
- * lease, or before the thread ends an expired lease, the thread ends or extends the lease of
- * another chunk.  If the lease ended early, the chunk may be evicted before the load, and the
+ * late reader neither ends nor extends the lease of the next chunk in the entry.  Lives repeat
+ * after 16 chunks.  If an entry gets 16 other chunks while a thread is between two instructions
+ * of a lease, or before the thread ends an expired lease, the thread ends or extends the lease
+ * of another chunk.  If the lease ended early, the chunk may be evicted before the load, and the
  * load is a miss; if the lease was extended, the chunk stays longer. */
 struct tb_hot {
     uint64_t word;
@@ -166,7 +166,7 @@ _Static_assert(offsetof(struct tb_header, lock) == 128, "header");
 _Static_assert(offsetof(struct tb_header, limit_bytes) == 192, "header");
 _Static_assert(offsetof(struct tb_header, redo) == 256, "header");
 _Static_assert(sizeof(struct tb_header) == TB_PAGE, "header");
-_Static_assert(sizeof(struct tb_place) == 48, "place");
+_Static_assert(sizeof(struct tb_location) == 48, "location");
 _Static_assert(sizeof(struct tb_owner) == 32, "owner");
 _Static_assert(sizeof(struct tb_space) == 512, "space");
 _Static_assert(sizeof(struct tb_hot) == 32, "hot");
@@ -225,7 +225,8 @@ tb_file_bytes(size_t end, uint64_t area_bytes)
 #define TB_LOAD_SEQ(p) (TB_STEP(p), __atomic_load_n((p), __ATOMIC_SEQ_CST))
 #define TB_STORE_SEQ(p, v) (TB_STEP(p), __atomic_store_n((p), (v), __ATOMIC_SEQ_CST))
 
-/* Compare and swap; on failure *old becomes the present value. */
+/* Compare and swap.  Return true after a swap; otherwise tb_swap() sets *old to the present
+ * value. */
 static inline bool
 tb_swap(uint32_t *at, uint32_t *old, uint32_t v)
 {

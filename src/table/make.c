@@ -98,7 +98,7 @@ static bool
 is_named(const char *dir, uint64_t dev, uint64_t ino, const uint64_t number[2])
 {
     char path[TB_DIR_MAX + 8];
-    struct tb_place place;
+    struct tb_location location;
     struct stat st;
 
     snprintf(path, sizeof path, "%s/lock", dir);
@@ -106,8 +106,8 @@ is_named(const char *dir, uint64_t dev, uint64_t ino, const uint64_t number[2])
     if (fd < 0)
         return errno != ENOENT && errno != ENOTDIR;
     bool same = !fstat(fd, &st) && st.st_dev == dev && st.st_ino == ino &&
-                kvt__tb_get_place(fd, &place) &&
-                !memcmp(place.number, number, sizeof place.number);
+                kvt__tb_get_location(fd, &location) &&
+                !memcmp(location.number, number, sizeof location.number);
     close(fd);
     return same;
 }
@@ -131,13 +131,13 @@ is_stale(int fd, const struct stat *lock, const uint64_t number[2], uint64_t dev
 
 /* Delete a file of the tmpfs if the file is a stale table of this user. */
 static void
-remove_if_stale(int shm, const char *name, const struct stat *lock, const struct tb_place *place)
+remove_if_stale(int shm, const char *name, const struct stat *lock, const struct tb_location *location)
 {
     unsigned long long n[2], dev, ino;
     struct stat st;
 
     if (sscanf(name, "kvtier-%16llx%16llx-%llx-%llx", &n[0], &n[1], &dev, &ino) != 4 ||
-        (n[0] == place->number[0] && n[1] == place->number[1]))
+        (n[0] == location->number[0] && n[1] == location->number[1]))
         return;
     int fd = openat(shm, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
@@ -150,7 +150,7 @@ remove_if_stale(int shm, const char *name, const struct stat *lock, const struct
 }
 
 void
-kvt__tb_remove_stale(int shm, const struct stat *lock, const struct tb_place *place)
+kvt__tb_remove_stale(int shm, const struct stat *lock, const struct tb_location *location)
 {
     int fd = openat(shm, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *dir = fd < 0 ? NULL : fdopendir(fd);
@@ -161,6 +161,6 @@ kvt__tb_remove_stale(int shm, const struct stat *lock, const struct tb_place *pl
     if (!dir)
         return;
     while ((entry = readdir(dir)))
-        remove_if_stale(shm, entry->d_name, lock, place);
+        remove_if_stale(shm, entry->d_name, lock, location);
     closedir(dir);
 }

@@ -87,7 +87,7 @@ open_locked(struct kvt__table *t, const struct kvt__table_params *params, int di
     int err = -ESTALE;
 
     for (int i = 0; i < TRIES && err == -ESTALE; i++) {
-        err = kvt__tb_open_place(t, params, dirfd, store);
+        err = kvt__tb_open_location(t, params, dirfd, store);
         if (err)
             return err;
         if (params->writer)

@@ -53,8 +53,8 @@ struct kvt__table {
     struct tb_queued_end queued[TB_N_CLAIMS];
     uint32_t n_queued;
     int64_t recovered_ns;     /* time of the last search for dead owners; atomic */
-    uint32_t timed_out;       /* number of the lock's acquisition whose end a transaction awaited in
-                               * vain; 0: none */
+    uint32_t timed_out;       /* number of the last acquisition of the lock that outlasted a wait;
+                               * 0: none.  Later transactions do not wait for this acquisition */
     bool is_listing;          /* this handle lists, and holds TB_LIST_BYTE of a shared table */
     uint32_t n_listing_requests; /* header->n_listing_requests at the begin of the listing */
 };
@@ -120,16 +120,16 @@ void kvt__tb_unlock_byte(int lock_fd, off_t byte);
  * -ETIMEDOUT or another -errno, with a sentence. */
 int kvt__tb_lock_byte_wait(int lock_fd, short type, off_t byte);
 
-/* Return true if another handle locks one of n bytes, or if the system does not tell.  Makes a
- * system call. */
+/* Return true if another handle locks one of n bytes, or if the system call fails.  Makes a system
+ * call. */
 bool kvt__tb_is_locked(int lock_fd, off_t first, off_t n);
 
-/* Read the place of the table from the file `lock`.  False: the file has no valid record. */
-bool kvt__tb_get_place(int lock_fd, struct tb_place *out);
+/* Read the location of the table from the file `lock`.  False: the file has no valid record. */
+bool kvt__tb_get_location(int lock_fd, struct tb_location *out);
 
-/* Compute place->crc, and write the place of the table to the file `lock`.  0, or -errno with a
- * sentence. */
-int kvt__tb_set_place(int lock_fd, struct tb_place *place);
+/* Compute location->crc, and write the location of the table to the file `lock`.  0, or -errno
+ * with a sentence. */
+int kvt__tb_set_location(int lock_fd, struct tb_location *location);
 
 /* Take the shared flock of a table's file.  Wait up to TB_OPEN_WAIT_NS for a process that checks
  * if the file is stale.  False: no flock. */
@@ -162,18 +162,18 @@ tb_is_shortage(int err)
 /* ------------------------------------------------------------------- redo.c */
 
 /* A transaction.  kvt__tb_begin() locks; tb_set64() and tb_set32() add values to the redo record;
- * kvt__tb_commit() writes the values to their places; kvt__tb_end() unlocks.  A transaction may
- * commit several changes, one after the other. */
+ * kvt__tb_commit() writes the values to the table; kvt__tb_end() unlocks.  A transaction may commit
+ * several changes, one after the other. */
 struct tb_change {
     struct kvt__table *table;
     uint32_t n; /* values of the change in progress */
 };
 
-/* Write the values of the redo record to their places.  The caller holds the lock of the table.
+/* Write the values of the redo record to the table.  The caller holds the lock of the table.
  * False: the record is garbage. */
 bool kvt__tb_redo(struct kvt__table *t);
 
-/* Carry out the change in progress; does nothing for a change without values. */
+/* Write the values of the change in progress to the table.  No effect without values. */
 void kvt__tb_commit(struct tb_change *c);
 
 /* Log that a part of the table is corrupt, and mark the table replaced.  part: for the message, for
@@ -185,9 +185,9 @@ static inline void
 tb_set(struct tb_change *c, void *at, uint64_t value, bool wide)
 {
     struct tb_header *h = c->table->header;
-    size_t place = (size_t)((char *)at - (char *)h) | wide;
+    size_t offset = (size_t)((char *)at - (char *)h) | wide;
 
-    __atomic_store_n(&h->redo[c->n].place, place, __ATOMIC_RELAXED);
+    __atomic_store_n(&h->redo[c->n].offset, offset, __ATOMIC_RELAXED);
     __atomic_store_n(&h->redo[c->n].value, value, __ATOMIC_RELAXED);
     c->n++;
 }
@@ -383,15 +383,15 @@ size_t kvt__tb_recover_if_due(struct kvt__table *t);
 /* ------------------------------------------------------------------- make.c */
 
 /* Make a file with an empty table, map the file and hold the file's shared flock.  dir and name:
- * place of the file; the name is from kvt__tb_shm_name(), or TB_DIR_NEW.  number: the table's
+ * location of the file; the name is from kvt__tb_shm_name(), or TB_DIR_NEW.  number: the table's
  * number.  store: path of the store's directory.  0, or -errno with a sentence: no file is
  * left. */
 int kvt__tb_make(struct kvt__table *t, const struct kvt__table_params *params, int dir,
                  const char *name, const uint64_t number[2], const char *store);
 
-/* Delete each table of the tmpfs that no process uses and no `lock` names.  lock and place:
- * status of `lock` and place of the table that this process has just made, which stays. */
-void kvt__tb_remove_stale(int shm, const struct stat *lock, const struct tb_place *place);
+/* Delete each table of the tmpfs that no process uses and no `lock` names.  lock and location:
+ * status of `lock` and location of the table that this process has just made, which stays. */
+void kvt__tb_remove_stale(int shm, const struct stat *lock, const struct tb_location *location);
 
 #define TB_SHM_NAME_MAX 96
 #define TB_DIR_NAME "table"
@@ -404,15 +404,15 @@ void kvt__tb_shm_name(const struct stat *lock, const uint64_t number[2],
 /* ------------------------------------------------------------------- v3.c */
 
 /* If `lock` names the index of version 3 in the directory, rename the index for
- * kvt__table_read_v3(); otherwise delete the index.  The caller has not written a new place to
- * `lock` yet. */
+ * kvt__table_read_v3(); otherwise delete the index.  Call before a new location is written to
+ * `lock`. */
 void kvt__tb_keep_v3(int dirfd, int lock_fd);
 
-/* ------------------------------------------------------------------- place.c */
+/* ------------------------------------------------------------------- location.c */
 
 /* Map the table that `lock` names; if no table is usable, make a table.  The caller holds
  * TB_OPEN_BYTE.  store: path of the store's directory.  0, or -errno with a sentence. */
-int kvt__tb_open_place(struct kvt__table *t, const struct kvt__table_params *params,
+int kvt__tb_open_location(struct kvt__table *t, const struct kvt__table_params *params,
                        int dirfd, const char *store);
 
 /* ------------------------------------------------------------------- open.c */

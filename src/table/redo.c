@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The redo record.  A change collects values and their places in the redo record of the header.
- * kvt__tb_commit() stores the number of values, writes the values to their places and resets the
- * number.  If a process is killed before the number is stored, the process has changed nothing.
- * If a process is killed later, the next writer completes the change.  A value may be written
- * twice, because only transactions write these words. */
+ * The redo record.  A change collects values and their offsets in the mapping in the redo record
+ * of the header.  kvt__tb_commit() stores the number of values, writes the values to their
+ * offsets and resets the number.  If a process is killed before the number is stored, the
+ * process has changed nothing.  If a process is killed later, the next writer completes the
+ * change.  A value may be written twice, because only transactions write these words. */
 #include <assert.h>
 
 #include "base/log.h"
@@ -27,13 +27,13 @@ kvt__tb_redo(struct kvt__table *t)
     if (n > TB_REDO_MAX)
         return false;
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t place = TB_LOAD(&h->redo[i].place), value = TB_LOAD(&h->redo[i].value);
-        size_t at = (size_t)(place & ~UINT64_C(1)), width = place & 1 ? 8 : 4;
+        uint64_t offset = TB_LOAD(&h->redo[i].offset), value = TB_LOAD(&h->redo[i].value);
+        size_t at = (size_t)(offset & ~UINT64_C(1)), width = offset & 1 ? 8 : 4;
 
         if (at % width || at < offsetof(struct tb_header, limit_bytes) ||
             at > t->map_bytes - width)
             return false;
-        if (place & 1)
+        if (offset & 1)
             TB_STORE((uint64_t *)((char *)h + at), value);
         else
             TB_STORE((uint32_t *)((char *)h + at), (uint32_t)value);

@@ -26,8 +26,8 @@
 
 struct kvt__table;
 
-/* The order of evictions: the least recently used entry first, the least often used entry, the
- * entry that was made first, the most recently used entry. */
+/* The order of evictions.  LRU: the least recently used entry first; LFU: the least often used;
+ * FIFO: the oldest; MRU: the most recently used. */
 enum kvt__order { KVT__EVICT_LRU, KVT__EVICT_LFU, KVT__EVICT_FIFO, KVT__EVICT_MRU };
 
 /* Return the order for a value of the setting cache_policy, for example "LFU"; LRU for an
@@ -135,12 +135,12 @@ void *kvt__table_area(const struct kvt__table *table, uint64_t *bytes);
  * sentence. */
 int kvt__table_allocate_area(struct kvt__table *table, uint64_t offset, uint64_t bytes);
 
-/* Lock a word of the area for one thread of one process, at most wait_ns long.  A word is 0
- * before the first lock.  If the process with the lock dies, the lock is free.  The handle
- * must be a writer.  timed_out: a variable of this process for this word, 0 before the first call:
- * the number of the last acquisition whose end a call awaited in vain.  Later calls do not wait for
- * the end of the same acquisition.  0; -ETIMEDOUT: another thread held the lock for wait_ns, or the
- * word is garbage. */
+/* Lock a word of the area for one thread of one process; wait at most wait_ns.  A word is 0
+ * before the first lock.  If the process with the lock dies, the lock is free.  The handle must
+ * be a writer.  timed_out: a variable of this process for this word, 0 before the first call.
+ * After a timeout the variable contains the number of the acquisition that holds the lock, and
+ * later calls do not wait again for this acquisition.  0; -ETIMEDOUT: another thread holds the
+ * lock, or the word is garbage. */
 int kvt__table_lock_word(const struct kvt__table *table, uint32_t *word, int64_t wait_ns,
                          uint32_t *timed_out);
 void kvt__table_unlock_word(uint32_t *word);
@@ -230,12 +230,13 @@ void kvt__table_unlease(struct kvt__table *table, const struct kvt__lease *lease
 /* Return true unless the lease is void. */
 bool kvt__table_has_lease(const struct kvt__table *table, const struct kvt__lease *lease);
 
-/* Extend the lease of an entry without a new holder, and mark the entry used.  The extension
- * also ends when the last holder ends the lease. */
+/* Extend the lease of an entry to until_ns (as kvt__table_lease()) without a new holder, and
+ * mark the entry used.  The extension also ends when the last holder ends the lease.  No effect
+ * if the name has no READY entry. */
 void kvt__table_protect(struct kvt__table *table, const struct kvt__name *name,
                         const struct kvt__id *id, int64_t until_ns);
 
-/* Mark the entry used now. */
+/* Mark the READY entry of the name, with this identity, used now; id: as kvt__table_find(). */
 void kvt__table_touch(struct kvt__table *table, const struct kvt__name *name,
                       const struct kvt__id *id);
 
@@ -307,14 +308,14 @@ typedef bool (*kvt__table_filter_fn)(void *ctx, const struct kvt__record *record
 
 /* Copy up to n (at most KVT__TABLE_VICTIMS) victims to out, the first victim of the policy
  * first.  Victims are chosen from a sample of the READY entries without a lease.  filter: choose
- * only entries for which the function returns true; NULL: any entry.  Returns the number of
- * victims; 0: all samples are without a victim.  Takes no lock. */
+ * only entries for which the function returns true; NULL: any entry.  Return the number of victims;
+ * 0: the samples contain no victim.  Takes no lock. */
 size_t kvt__table_victims(struct kvt__table *table, kvt__table_filter_fn filter, void *ctx,
                           struct kvt__record *out, size_t n);
 
-/* Make the entry with this number the last victim of this handle's policy, because its object
- * cannot be deleted now. */
-void kvt__table_spare(struct kvt__table *table, uint32_t entry);
+/* Make the entry with this number the last victim of this handle's policy.  Call for an entry whose
+ * object cannot be deleted now. */
+void kvt__table_make_last_victim(struct kvt__table *table, uint32_t entry);
 
 /* Return true if the entry with this number is READY without a lease, and copy the entry. */
 bool kvt__table_is_victim(const struct kvt__table *table, uint32_t entry,

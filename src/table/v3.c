@@ -71,7 +71,7 @@ kvt__tb_keep_v3(int dirfd, int lock_fd)
     if (fd < 0)
         return;
     bool keeps = read_header(fd, &h) &&
-                 pread(lock_fd, number, sizeof number, TB_PLACE_AT) == sizeof number &&
+                 pread(lock_fd, number, sizeof number, TB_LOCATION_AT) == sizeof number &&
                  !memcmp(number, h.file_id, sizeof number);
     close(fd);
     if (!keeps || renameat(dirfd, V3_NAME, dirfd, V3_KEPT_NAME))

@@ -40,7 +40,7 @@ key_of(enum kvt__order order, uint64_t recency)
 }
 
 void
-kvt__table_spare(struct kvt__table *t, uint32_t entry)
+kvt__table_make_last_victim(struct kvt__table *t, uint32_t entry)
 {
     uint64_t time = t->order == KVT__EVICT_MRU ? 0 : (uint64_t)tb_wall_ns(t);
 

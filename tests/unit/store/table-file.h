@@ -23,12 +23,12 @@ static inline void
 table_path(const struct env *e, char out[TABLE_PATH_MAX])
 {
     char name[TB_SHM_NAME_MAX];
-    struct tb_place place;
+    struct tb_location place;
     struct stat st;
     int fd = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
 
     assert_int_equal(fstat(fd, &st), 0);
-    assert_true(kvt__tb_get_place(fd, &place));
+    assert_true(kvt__tb_get_location(fd, &place));
     close(fd);
     if (place.where != TB_SHM)
         skip(); /* /dev/shm is no tmpfs */
@@ -56,14 +56,14 @@ delete_lock(const struct env *e)
 static inline void
 close_and_restart_host(struct env *e)
 {
-    struct tb_place place;
+    struct tb_location place;
     int fd = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
 
     delete_table(e);
     kvt__store_close(e->store);
-    assert_true(kvt__tb_get_place(fd, &place));
+    assert_true(kvt__tb_get_location(fd, &place));
     place.boot_id[0] ^= 1;
-    assert_int_equal(kvt__tb_set_place(fd, &place), 0);
+    assert_int_equal(kvt__tb_set_location(fd, &place), 0);
     close(fd);
 }
 

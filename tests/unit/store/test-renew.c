@@ -218,7 +218,7 @@ replace_by_version(const struct env *e, uint32_t version)
 {
     char path[TABLE_PATH_MAX];
     struct tb_header header;
-    struct tb_place place;
+    struct tb_location place;
     int lock = openat(private_dir(e), "lock", O_RDWR | O_CLOEXEC);
 
     table_path(e, path);
@@ -226,9 +226,9 @@ replace_by_version(const struct env *e, uint32_t version)
     assert_int_equal(pread(fd, &header, sizeof header, 0), sizeof header);
     close(fd);
     delete_table(e);
-    assert_true(kvt__tb_get_place(lock, &place));
+    assert_true(kvt__tb_get_location(lock, &place));
     place.number[0]++;
-    assert_int_equal(kvt__tb_set_place(lock, &place), 0);
+    assert_int_equal(kvt__tb_set_location(lock, &place), 0);
     close(lock);
     header.version = version;
     header.number[0]++;

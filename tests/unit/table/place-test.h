@@ -155,14 +155,14 @@ overwrite_bytes(const struct dir *d, off_t at, const void *bytes, size_t n)
 
 /* Let `change` edit the place in `lock`. */
 static inline void
-edit_place(const struct dir *d, void (*change)(struct tb_place *place))
+edit_place(const struct dir *d, void (*change)(struct tb_location *place))
 {
-    struct tb_place place;
+    struct tb_location place;
     int fd = openat(d->fd, "lock", O_RDWR | O_CLOEXEC);
 
-    assert_true(kvt__tb_get_place(fd, &place));
+    assert_true(kvt__tb_get_location(fd, &place));
     change(&place);
-    assert_int_equal(kvt__tb_set_place(fd, &place), 0);
+    assert_int_equal(kvt__tb_set_location(fd, &place), 0);
     close(fd);
 }
 

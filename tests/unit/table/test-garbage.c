@@ -109,7 +109,7 @@ redo_records_with_places_out_of_range(void **state)
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         struct kvt__table *t = open_guarded();
 
-        t->header->redo[0].place = places[i];
+        t->header->redo[0].offset = places[i];
         t->header->redo[0].value = 7;
         t->header->n_redo = 1;
         assert_int_equal(store(t, 1000, 10), -ESTALE);

@@ -259,9 +259,9 @@ another_versions_table_can_be_kept(void **state)
     t = open_with(d, &params);
     assert_true(kvt__table_is_shared(t));
     /* The record in `lock`, which names the table, is valid in every version. */
-    struct tb_place place;
-    assert_true(kvt__tb_get_place(t->lock_fd, &place));
-    assert_int_equal(place.crc, kvt__crc32c(0, &place, offsetof(struct tb_place, crc)));
+    struct tb_location place;
+    assert_true(kvt__tb_get_location(t->lock_fd, &place));
+    assert_int_equal(place.crc, kvt__crc32c(0, &place, offsetof(struct tb_location, crc)));
     assert_true(find(t, 1, NULL));
     kvt__table_close(t);
 }

@@ -225,7 +225,7 @@ die_with_a_garbage_redo_record(const struct dir *d)
 
     if (kvt__tb_begin(t, &c))
         _exit(1);
-    t->header->redo[0].place = 3;
+    t->header->redo[0].offset = 3;
     TB_STORE(&t->header->n_redo, 1);
 }
 

@@ -73,13 +73,13 @@ __wrap_open64(const char *path, int flags, ...)
 }
 
 static void
-another_boot(struct tb_place *place)
+another_boot(struct tb_location *place)
 {
     place->boot_id[0] ^= 1;
 }
 
 static void
-another_tmpfs(struct tb_place *place)
+another_tmpfs(struct tb_location *place)
 {
     place->device ^= 1;
 }
@@ -277,10 +277,10 @@ tables_without_users_are_deleted(void **state)
     assert_true(*gone);
 }
 
-static struct tb_place of_original;
+static struct tb_location of_original;
 
 static void
-as_original(struct tb_place *place)
+as_original(struct tb_location *place)
 {
     *place = of_original;
 }
@@ -299,7 +299,7 @@ a_copied_directory_has_its_own_table(void **state)
     kvt__table_close(open_writer(&copy));
     struct kvt__table *a = open_writer(d);
     assert_int_equal(store(a, 1, 10), 0);
-    assert_true(kvt__tb_get_place(a->lock_fd, &of_original));
+    assert_true(kvt__tb_get_location(a->lock_fd, &of_original));
     edit_place(&copy, as_original);
     struct kvt__table *b = open_writer(&copy);
     assert_false(find(b, 1, NULL));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The place of the table: a file of the tmpfs /dev/shm, or a file of the store's directory.  A
+ * The location of the table: a file of the tmpfs /dev/shm, or a file of the store's directory.  A
  * table of memory is a file of the store's directory, which is on a tmpfs, and is deleted with the
- * memory.  The file `lock` names the table by a random number.  The caller of kvt__tb_open_place()
+ * memory.  The file `lock` names the table by a random number.  The caller of kvt__tb_open_location()
  * holds TB_OPEN_BYTE of `lock`. */
 #include <assert.h>
 #include <errno.h>
@@ -23,8 +23,8 @@ struct opening {
     int shm;            /* directory on the tmpfs; -1: none */
     uint64_t device;    /* device and inode of shm; 0: none */
     struct stat lock;   /* status of the file `lock` */
-    bool known;         /* place is valid, and was written since the boot */
-    struct tb_place place;
+    bool known;         /* location is valid, and was written since the boot */
+    struct tb_location location;
     uint8_t boot_id[16];
     const char *store;  /* path of the store's directory, for messages */
 };
@@ -58,8 +58,8 @@ inspect(struct opening *f, const struct kvt__table *t, const struct kvt__table_p
     int err = kvt__tb_boot_id(f->boot_id);
     if (err)
         return err;
-    f->known = kvt__tb_get_place(t->lock_fd, &f->place) &&
-               !memcmp(f->place.boot_id, f->boot_id, sizeof f->boot_id);
+    f->known = kvt__tb_get_location(t->lock_fd, &f->location) &&
+               !memcmp(f->location.boot_id, f->boot_id, sizeof f->boot_id);
     return params->of_memory ? 0 : inspect_shm(f, params->shm);
 }
 
@@ -162,7 +162,7 @@ map_file(struct kvt__table *t, const struct kvt__table_params *params,
 
     if (fstat(t->map_fd, &st) || pread(t->map_fd, &h, sizeof h, 0) != sizeof h)
         return -ENOENT;
-    int err = check_table(&h, st.st_size, params, f->place.number, t->map_fd);
+    int err = check_table(&h, st.st_size, params, f->location.number, t->map_fd);
     if (err == -ENOENT && !tb_only_existing(params))
         mark_replaced(t->map_fd);
     if (!err)
@@ -175,13 +175,13 @@ map_file(struct kvt__table *t, const struct kvt__table_params *params,
 static int
 find(struct kvt__table *t, const struct kvt__table_params *params, const struct opening *f)
 {
-    bool in_shm = f->place.where == TB_SHM;
+    bool in_shm = f->location.where == TB_SHM;
     char name[TB_SHM_NAME_MAX] = TB_DIR_NAME;
 
-    if (!f->known || (in_shm && (f->shm < 0 || f->place.device != f->device)))
+    if (!f->known || (in_shm && (f->shm < 0 || f->location.device != f->device)))
         return -ENOENT;
     if (in_shm)
-        kvt__tb_shm_name(&f->lock, f->place.number, name);
+        kvt__tb_shm_name(&f->lock, f->location.number, name);
     int fd = open_file(f, in_shm ? f->shm : f->dirfd, name);
     if (fd < 0)
         return fd;
@@ -207,22 +207,22 @@ make_in(enum tb_where where, struct kvt__table *t, const struct kvt__table_param
     bool in_shm = where == TB_SHM;
     int dir = in_shm ? f->shm : f->dirfd;
 
-    f->place.where = where;
+    f->location.where = where;
     if (in_shm)
-        kvt__tb_shm_name(&f->lock, f->place.number, name);
+        kvt__tb_shm_name(&f->lock, f->location.number, name);
     unlinkat(f->dirfd, TB_DIR_NAME, 0);
     unlinkat(f->dirfd, TB_DIR_NEW, 0);
-    int err = kvt__tb_make(t, params, dir, name, f->place.number, f->store);
+    int err = kvt__tb_make(t, params, dir, name, f->location.number, f->store);
     if (err)
         return err;
-    err = kvt__tb_set_place(t->lock_fd, &f->place);
+    err = kvt__tb_set_location(t->lock_fd, &f->location);
     if (!err && !in_shm && renameat(dir, name, dir, TB_DIR_NAME))
         err = kvt__fail(errno, "index: rename the table's file");
     if (err) {
         kvt__tb_unmap(t);
         unlinkat(dir, name, 0);
     } else if (in_shm) {
-        kvt__tb_remove_stale(dir, &f->lock, &f->place);
+        kvt__tb_remove_stale(dir, &f->lock, &f->location);
     }
     return err;
 }
@@ -232,7 +232,7 @@ make_in(enum tb_where where, struct kvt__table *t, const struct kvt__table_param
 static bool
 has_other_tmpfs(const struct kvt__table *t, const struct opening *f)
 {
-    return f->known && (f->place.where == TB_DIR || f->place.device != f->device) &&
+    return f->known && (f->location.where == TB_DIR || f->location.device != f->device) &&
            kvt__tb_is_locked(t->lock_fd, TB_OWNER_BYTE, TB_N_OWNERS);
 }
 
@@ -242,10 +242,10 @@ make(struct kvt__table *t, const struct kvt__table_params *params, struct openin
     bool other = has_other_tmpfs(t, f);
 
     kvt__tb_keep_v3(f->dirfd, t->lock_fd);
-    if (getrandom(f->place.number, sizeof f->place.number, 0) != sizeof f->place.number)
+    if (getrandom(f->location.number, sizeof f->location.number, 0) != sizeof f->location.number)
         return kvt__fail(errno, "index: get a random number");
-    memcpy(f->place.boot_id, f->boot_id, sizeof f->boot_id);
-    f->place.device = f->device;
+    memcpy(f->location.boot_id, f->boot_id, sizeof f->boot_id);
+    f->location.device = f->device;
     if (!other && f->shm >= 0 && !make_in(TB_SHM, t, params, f))
         return 0;
     if (!params->of_memory)
@@ -257,7 +257,7 @@ make(struct kvt__table *t, const struct kvt__table_params *params, struct openin
 }
 
 int
-kvt__tb_open_place(struct kvt__table *t, const struct kvt__table_params *params, int dirfd,
+kvt__tb_open_location(struct kvt__table *t, const struct kvt__table_params *params, int dirfd,
                    const char *store)
 {
     struct opening f = { .dirfd = dirfd, .shm = -1, .store = store };
@@ -279,15 +279,15 @@ kvt__tb_open_place(struct kvt__table *t, const struct kvt__table_params *params,
 bool
 kvt__table_is_current(struct kvt__table *t)
 {
-    struct tb_place place;
+    struct tb_location location;
     struct stat st;
 
     if (!tb_is_usable(t))
         return false;
     if (t->lock_fd < 0)
         return t->v3_fd < 0 || kvt__tb_is_locked(t->v3_fd, 0, TB_V3_OWNERS);
-    if (!fstat(t->lock_fd, &st) && st.st_nlink && kvt__tb_get_place(t->lock_fd, &place) &&
-        !memcmp(place.number, t->header->number, sizeof place.number))
+    if (!fstat(t->lock_fd, &st) && st.st_nlink && kvt__tb_get_location(t->lock_fd, &location) &&
+        !memcmp(location.number, t->header->number, sizeof location.number))
         return true;
     TB_STORE(&t->header->use, TB_REPLACED); /* all processes with this mapping see the value */
     return false;
