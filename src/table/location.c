@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The location of the table: a file of the tmpfs /dev/shm, or a file of the store's directory.  A
- * table of memory is a file of the store's directory, which is on a tmpfs, and is deleted with the
- * memory.  The file `lock` names the table by a random number.  The caller of kvt__tb_open_location()
- * holds TB_OPEN_BYTE of `lock`. */
+ * The location of the table: a file of the tmpfs /dev/shm, or a file of the store's directory.
+ * A table of memory is a file of the store's directory, which is on a tmpfs, and is deleted with
+ * the memory.  The file `lock` names the table by a random number.  The caller of
+ * kvt__tb_open_location() holds TB_OPEN_BYTE of `lock`. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>

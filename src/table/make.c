@@ -131,7 +131,8 @@ is_stale(int fd, const struct stat *lock, const uint64_t number[2], uint64_t dev
 
 /* Delete a file of the tmpfs if the file is a stale table of this user. */
 static void
-remove_if_stale(int shm, const char *name, const struct stat *lock, const struct tb_location *location)
+remove_if_stale(int shm, const char *name, const struct stat *lock,
+                const struct tb_location *location)
 {
     unsigned long long n[2], dev, ino;
     struct stat st;
