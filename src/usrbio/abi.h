@@ -92,6 +92,7 @@ KVT__SIZE(cqe, 24);
 struct kvt__usrbio_api {
     const char *name; /* "library" or "own" */
 
+    /* Return true if fd is a file or directory of a 3FS mount. */
     bool (*is_hf3fs)(int fd);
 
     /* Write the mount point of the 3FS that contains `path`, if `size` suffices.  Returns the
@@ -107,7 +108,11 @@ struct kvt__usrbio_api {
     void (*iovunlink)(struct kvt__hf3fs_iov *iov);
     void (*iovdestroy)(struct kvt__hf3fs_iov *iov);
 
+    /* Return the bytes of memory of a ring with this number of entries. */
     size_t (*ior_size)(int entries);
+    /* Create a ring.  entries: I/Os in the ring, at most.  io_depth: as in struct
+     * kvt__usrbio_params.  timeout: a setting of the daemon; kvtier passes 0.  numa: the preferred
+     * memory node; -1: any.  flags: KVT__HF3FS_*. */
     int (*iorcreate4)(struct kvt__hf3fs_ior *ior, const char *mount, int entries,
                       bool for_read, int io_depth, int timeout, int numa,
                       uint64_t flags);
@@ -123,6 +128,7 @@ struct kvt__usrbio_api {
     int (*prep_io)(const struct kvt__hf3fs_ior *ior, const struct kvt__hf3fs_iov *iov,
                    bool read, void *ptr, int fd, size_t off, uint64_t len,
                    const void *userdata);
+    /* Inform the daemon of the prepared I/Os.  Does not block. */
     int (*submit_ios)(const struct kvt__hf3fs_ior *ior);
 
     /* Wait until min_results completions have arrived or abs_timeout has passed (CLOCK_REALTIME;

@@ -60,11 +60,12 @@ void kvt__usrbio_client_close(struct kvt__usrbio_client *client);
 bool kvt__usrbio_client_acquire(struct kvt__usrbio_client *client, enum kvt__prio prio,
                                 size_t phase, size_t bytes, struct kvt__slot *out);
 
-/* The first bytes of a file in the mount, and their memory. */
+/* The first `bytes` bytes of a file in the mount, and the memory that a transfer reads or
+ * writes. */
 struct kvt__usrbio_extent {
     int fd;     /* open for the direction of the transfer */
     bool reads; /* true: from the file to memory */
-    unsigned char *at; /* not copied if this memory is a slot of kvt__usrbio_client_acquire() */
+    unsigned char *at; /* the memory; a slot of kvt__usrbio_client_acquire() saves a copy */
     size_t bytes;
     struct kvt__counters *counters; /* NULL: no counters */
     /* Reads: called on the calling thread for each piece that has arrived, in the order of the

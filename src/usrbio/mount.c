@@ -83,7 +83,7 @@ check_rings(const char *point)
 /* Set out->rings if the mount at `point` is the innermost 3FS with rings so far that contains
  * `path`. */
 static void
-consider_rings(const char *point, const char *path, struct kvt__mount_place *out)
+consider_rings(const char *point, const char *path, struct kvt__mount_location *out)
 {
     char around[PATH_MAX];
     size_t n = strlen(point);
@@ -98,7 +98,7 @@ consider_rings(const char *point, const char *path, struct kvt__mount_place *out
 
 void
 kvt__mount_find(const char *mountinfo, const char *path, bool any_type,
-                struct kvt__mount_place *out)
+                struct kvt__mount_location *out)
 {
     char point[PATH_MAX], type[sizeof out->type];
 
@@ -143,7 +143,7 @@ kvt__usrbio_any_type(void)
 
 /* Find the location of a path, with symbolic links resolved.  Return 0 or -errno. */
 static int
-find_place(const char *path, struct kvt__mount_place *out)
+find_place(const char *path, struct kvt__mount_location *out)
 {
     char canonical[PATH_MAX];
 
@@ -168,7 +168,7 @@ fail_no_daemon(const char *path)
 int
 kvt__usrbio_mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
 {
-    struct kvt__mount_place place;
+    struct kvt__mount_location place;
     int err = find_place(path, &place);
 
     if (err == -ENOTCONN)
@@ -198,7 +198,7 @@ kvt__usrbio_mount_of(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
 int
 kvt__own_extract_mount_point(char *mount, int size, const char *path)
 {
-    struct kvt__mount_place place;
+    struct kvt__mount_location place;
 
     if (!path || find_place(path, &place) || !*place.rings_mount_point)
         return -1;

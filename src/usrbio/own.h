@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Internal parts of kvtier's own implementation of the ring protocol. */
+ * Internal parts of kvtier's own implementation of the ring protocol.  A function that has the name
+ * of a member of struct kvt__usrbio_api, after kvt__own_, implements the member (abi.h). */
 #ifndef KVT_USRBIO_OWN_H
 #define KVT_USRBIO_OWN_H
 
@@ -12,10 +13,10 @@
 
 /* ------------------------------------------------------------- own-mount.c */
 
-/* A mount in which a thread announces memory: the open directory of announcements and the
- * daemon's semaphore.  The daemon forgets all memory that a thread has announced when the
- * directory that this thread opened is closed, at the latest at the end of the process.  So each
- * thread has its own kvt__own_mount, which outlives the announced memory. */
+/* A mount in which a thread announces memory: the open directory of announcements and the daemon's
+ * semaphore.  When a thread's descriptor of this directory is closed, the daemon forgets all memory
+ * that the thread has announced.  So each thread has a kvt__own_mount, which outlives the announced
+ * memory. */
 struct kvt__own_mount {
     struct kvt__own_mount *next;
     size_t refs;
@@ -58,7 +59,7 @@ struct kvt__own_key {
 /* Write the name of the link, terminated by NUL. */
 void kvt__own_key_text(const struct kvt__own_key *key, char out[KVT__OWN_KEY_BYTES]);
 
-/* Number of forks between the process that loaded the library and this process. */
+/* Number of forks between the process that first used this implementation and this process. */
 extern _Atomic unsigned kvt__own_generation;
 
 /* Shared memory that is announced to the daemon. */
@@ -96,7 +97,7 @@ struct kvt__own_file {
     int access; /* O_RDONLY, O_WRONLY, O_RDWR */
 };
 
-/* The functions of struct kvt__usrbio_api.  Any thread. */
+/* Any thread. */
 bool kvt__own_is_hf3fs(int fd);
 int kvt__own_reg_fd(int fd, uint64_t flags);
 void kvt__own_dereg_fd(int fd);
@@ -105,20 +106,23 @@ void kvt__own_dereg_fd(int fd);
  * not.  False: the file is not registered. */
 bool kvt__own_find_file(int fd, struct kvt__own_file *out);
 
+/* As kvt__own_mounts_lock(), for the list of registered files. */
 void kvt__own_files_lock(void);
 void kvt__own_files_unlock(void);
 void kvt__own_files_forget(void); /* in a forked child, with the lock held */
 
 /* -------------------------------------------------------------- own-ring.c */
 
-/* Layout of a ring's memory: little-endian; offsets count from the start; n slots.  In each of
- * the two queues, one slot stays empty. */
+/* The memory of a ring with n slots, little-endian: struct kvt__ring_heads, then n arguments
+ * (struct kvt__ring_args), n completions (cqe), n submissions (sqe) and a semaphore.  Submissions
+ * and completions are queues, in which one slot stays empty; `index` is the slot of the arguments.
+ * The functions below return offsets from the start. */
 struct kvt__ring_heads {
     _Atomic int32_t sqe_head, sqe_tail, cqe_head, cqe_tail; /* modulo n */
 };
 
 struct kvt__ring_args {
-    char buf[16];
+    char buf[16]; /* id of the shared memory of the bytes */
     uint64_t buf_off, inode, file_off, bytes, userdata;
 };
 
@@ -175,18 +179,19 @@ int kvt__own_wait_for_ios(const struct kvt__hf3fs_ior *ior, struct kvt__hf3fs_cq
 
 /* ----------------------------------------------------------------- mount.c */
 
-/* Location of a path, without symbolic links, in a table of mounts (/proc/self/mountinfo). */
-struct kvt__mount_place {
+/* The mounts that contain a path. */
+struct kvt__mount_location {
     char type[64];          /* type of the file system with the path; "": not found */
     char mount_point[4096]; /* mount point of this file system */
     /* Mount point of the 3FS with rings that contains the path; "": none. */
     char rings_mount_point[4096];
 };
 
-/* Find the location of a path.  mountinfo: the text of the table.  any_type: mounts of types other
- * than fuse.hf3fs count as 3FS too.  May block in stat() of a mount. */
+/* Find the mounts that contain a path, which has no symbolic links.  mountinfo: the text of
+ * /proc/self/mountinfo.  any_type: mounts of types other than fuse.hf3fs count as 3FS too.  May
+ * block in stat() of a mount. */
 void kvt__mount_find(const char *mountinfo, const char *path, bool any_type,
-                     struct kvt__mount_place *out);
+                     struct kvt__mount_location *out);
 
 int kvt__own_extract_mount_point(char *mount, int size, const char *path);
 

@@ -20,7 +20,7 @@
 #include "mem/pool.h"
 #include "usrbio/client.h"
 
-#define KVT__USRBIO_UNIT ((size_t)4096)
+#define KVT__USRBIO_UNIT ((size_t)4096) /* bytes of a unit, in which the region is allocated */
 #define KVT__USRBIO_MAX_PAIRS 16
 #define KVT__USRBIO_WINDOW 64 /* pieces in flight of one transfer, at most */
 #define KVT__USRBIO_RUN 4 /* pieces submitted at a time, on rings without groups */
@@ -48,7 +48,8 @@ struct kvt__usrbio_ring {
     bool has_groups;       /* the daemon takes full groups only */
     pthread_mutex_t prep;
     pthread_t waiter;
-    pthread_cond_t work, completed; /* used with session.lock */
+    pthread_cond_t work;      /* with session.lock: n_in_flight is above 0, or the session died */
+    pthread_cond_t completed; /* with session.lock: completions have arrived */
     uint32_t n_in_flight;  /* I/Os; guarded by session.lock */
 };
 
@@ -67,14 +68,15 @@ struct kvt__usrbio_session {
     char semaphore[256]; /* target of the link submit-ios when the session was opened */
 
     pthread_mutex_t lock; /* guards the fields below, except n_users and next_dead */
-    struct kvt__extents free;
-    size_t n_slot_units;  /* in slots */
+    struct kvt__extents free; /* free units of the region */
+    size_t n_slot_units;  /* units of the region that slots occupy */
     struct kvt__usrbio_transfer *transfers; /* list of all transfers */
     /* Queue of the transfers that wait for room. */
     struct kvt__usrbio_transfer *first_waiting, *last_waiting;
     uint32_t n_in_flight; /* I/Os, in all rings */
-    int64_t last_completion_ns; /* or the time of the first I/O after an idle time */
-    bool dead;
+    int64_t last_completion_ns; /* monotonic time of the last completion, or of the first I/O after
+                                 * an idle time, the later */
+    bool dead;            /* transfers end with -ESTALE, and waiter threads end */
 
     uint32_t n_users;     /* transfers and slots in use; guarded by the client's lock, as is
                            * next_dead */
@@ -103,7 +105,7 @@ struct kvt__usrbio_transfer {
     struct kvt__usrbio_transfer *prev, *next; /* list of all transfers of the session */
 };
 
-/* Allocate, or free, units of the region.  The caller holds session.lock.  NULL: no room. */
+/* Allocate units of the region, or free units.  The caller holds session.lock.  NULL: no room. */
 static inline unsigned char *
 kvt__usrbio_alloc_units(struct kvt__usrbio_session *session, size_t n_units)
 {
@@ -146,7 +148,7 @@ bool kvt__usrbio_session_acquire_slot(struct kvt__usrbio_session *session, enum 
 void kvt__usrbio_session_release_slot(struct kvt__usrbio_session *session,
                                       const struct kvt__slot *slot);
 
-/* Return true if the daemon of the session's opening still serves the mount. */
+/* Return true if the run of the daemon that opened the session's rings still serves the mount. */
 bool kvt__usrbio_session_is_served(const struct kvt__usrbio_session *session,
                                    const char *mount_point);
 
@@ -180,8 +182,9 @@ int kvt__usrbio_transfer(struct kvt__usrbio_session *session,
  * session.lock. */
 void kvt__usrbio_session_mark_dead(struct kvt__usrbio_session *session);
 
-/* Wake a transfer after the end of a piece; wake the first transfer that waits for room; wake all
- * transfers of a session.  The caller holds session.lock. */
+/* kvt__usrbio_wake(): wake a transfer after the end of a piece; _wake_first(): wake the first
+ * transfer that waits for room; _wake_all(): wake all transfers of a session.
+ * The caller holds session.lock. */
 void kvt__usrbio_wake(struct kvt__usrbio_transfer *transfer);
 void kvt__usrbio_wake_first(struct kvt__usrbio_session *session);
 void kvt__usrbio_wake_all(struct kvt__usrbio_session *session);
