@@ -22,7 +22,8 @@ struct kvt_tier_info;
 struct kvt__table;
 struct kvt__table_params;
 
-/* The receiver of the results of checks: if this machine meets each requirement of a tier. */
+/* The receiver of the results of checks.  A check tests one requirement of a tier on this
+ * machine. */
 struct kvt__reporter {
     void (*fn)(void *ctx, const char *about, int status, const char *text); /* a kvt_look_fn */
     void *ctx;
@@ -41,7 +42,7 @@ struct kvt__shape {
 struct kvt__object {
     const char *key;     /* key text */
     struct kvt__hash hash; /* the chunk hash, which chooses one of several directories */
-    bool opaque;         /* an opaque chunk: stored in a place that LMCache never reads */
+    bool opaque;         /* an opaque chunk: stored under a name that LMCache never reads */
     bool is_name;        /* key is the unchanged name of an object; only for a tier with
                           * any_name */
     bool is_full;        /* the chunk has chunk_tokens tokens */
@@ -132,10 +133,10 @@ struct kvt__tier_params {
 typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque,
                                   uint64_t stored_bytes, int64_t mtime_ns);
 
-/* The operations of a tier.  Calls may be made on any thread, several at once, also for equal
- * keys.  Calls may block unless the text says otherwise.  Calls that return int return 0, or
- * -errno with a sentence.  A tier may leave out a row with a default: kvt__tier_open() fills in
- * the default, so callers call every row without a test. */
+/* The operations of a tier, a table of functions.  Any thread may call, several at once, also for
+ * equal keys.  Functions may block unless the comment says otherwise.  Functions of type int return
+ * 0, or -errno with a sentence.  A tier may leave out a function with a default: kvt__tier_open()
+ * fills in the default, so callers call every function without a test. */
 struct kvt__tier_ops {
     const char *name; /* name in messages and statistics, and the scheme of URLs */
 
@@ -163,9 +164,10 @@ struct kvt__tier_ops {
     /* Change the parameters of the tier's index before the store opens the index.  Default:
      * change nothing. */
     void (*set_index)(const struct kvt__tier *tier, struct kvt__table_params *params);
-    /* Prepare the use of an index that the store has opened.  The store uses the index after
-     * this call, and until leave_index().  The store calls use_index() again with another index
-     * after another process has replaced the index.  Defaults: do nothing. */
+    /* Prepare the use of an index that the store has opened.  The store uses the index after this
+     * call and until leave_index().  After another process has replaced the index, the store calls
+     * use_index() with the new index, and leave_index() with the old index when the store closes.
+     * Defaults: do nothing. */
     int (*use_index)(struct kvt__tier *tier, struct kvt__table *index);
     void (*leave_index)(struct kvt__tier *tier, struct kvt__table *index);
     /* Return the bytes that must be deleted before a store of an object of `bytes`, so that a
@@ -231,7 +233,7 @@ struct kvt__tier {
     struct kvt__tier_ops filled; /* the tier's ops and the defaults, by kvt__tier_open() */
     struct kvt__exec *exec;      /* params->exec, unless open() has set another executor */
     /* Set by open(), constant afterwards. */
-    size_t phase;       /* best address of a payload, modulo 4096 */
+    size_t phase;       /* preferred address of a payload, modulo 4096 */
     char slash;         /* the character for '/' in the keys of list(); the tier accepts keys in
                          * both forms; 0: '/' */
     uint64_t default_limit; /* limit in bytes if no limit is configured; 0: no limit */
@@ -270,7 +272,7 @@ uint64_t kvt__tier_shm_bytes(const struct kvt__tier_params *params);
 void kvt__tier_end(struct kvt__tier_op *op, int err);
 
 /* Submit an operation and wait for the end.  op->on_done is not called.  0, or -errno with a
- * sentence.  The functions below make an operation of each kind. */
+ * sentence.  The functions below wait for an operation of each kind. */
 int kvt__tier_wait(struct kvt__tier *tier, struct kvt__tier_op *op);
 int kvt__tier_put(struct kvt__tier *tier, const struct kvt__object *object,
                   const struct kvt__slot *slot, uint32_t crc);

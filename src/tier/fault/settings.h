@@ -6,8 +6,9 @@
 
 #include <stddef.h>
 
-/* Key, largest value, default.  Keys with the largest value 1 are rates of operations; only
- * `shared` is a flag: 1 makes the tier count as storage of several hosts. */
+/* Key, largest value, default.  A key with the largest value 1 is the share of the operations that
+ * get the fault, for example 0.01; delay and hang last delay_ms and hang_ms.  `shared` is a flag: 1
+ * makes the tier multi-host storage. */
 #define KVT__FAULTS(F)              \
     F(seed, 4294967295.0, 0)        \
     F(read_error, 1, 0)             \

@@ -24,7 +24,8 @@ void kvt__gds_read_preference(const struct kvt_config *config,
 
 /* The chosen data path of a directory. */
 struct kvt__gds_choice {
-    bool direct;    /* use kvt__gds_driver_open(want->kind, p2pdma) */
+    bool direct;    /* true: call kvt__gds_driver_open(want->kind, p2pdma); false: copies through
+                     * host memory */
     bool p2pdma;
     char text[768]; /* a log line: the choice and the reason */
 };
@@ -36,8 +37,9 @@ int kvt__gds_choose(const struct kvt__gds_preference *want,
                     const struct kvt__gds_probe_params *params, int ordinal,
                     const char *path, struct kvt__gds_choice *out);
 
-/* Probe each directory of a comma-separated list with each GPU, without cached results, and report
- * each result, about "GPU 3", or "gds" for a result that concerns no single GPU. */
+/* Probe each directory of a comma-separated list with each GPU, without cached results, and
+ * report each result.  Subject of the report: "GPU 3", or "gds" for a result that concerns no
+ * single GPU. */
 void kvt__gds_check(const struct kvt_config *config,
                     const struct kvt__gds_probe_params *params, const char *list,
                     const struct kvt__reporter *to);

@@ -17,20 +17,20 @@ struct gds_tier {
 
 /* ---------------------------------------------------------------- device.c */
 
-/* The probe that tests whether a GPU reaches a directory.  For tests. */
+/* The parameters of the probe in use_gpu(); only tests change the parameters. */
 extern struct kvt__gds_probe_params kvt__gds_tier_probe;
 
-/* As ops->use_gpu and ops->acquire_slot. */
+/* Implement use_gpu and acquire_slot of struct kvt__tier_ops. */
 int kvt__gds_use_gpu(struct kvt__tier *tier, struct kvt__gpu *gpu, size_t most);
 bool kvt__gds_acquire_slot(struct kvt__tier *tier, enum kvt__prio prio, size_t bytes,
                            struct kvt__slot *out);
 
-/* As kind->move_device, on a thread of an executor: idle threads of the executor make further
- * requests of the transfer in parallel. */
+/* Implement kvt__files_kind.move_device.  On a thread of an executor, idle threads of the executor
+ * process requests of the transfer in parallel. */
 int kvt__gds_move_device(const struct kvt__files *files, int fd,
                          const struct kvt__slot *slot, off_t offset, bool to_file);
 
-/* As kind->sum_device. */
+/* Implement kvt__files_kind.sum_device. */
 int kvt__gds_sum_device(const struct kvt__files *files, const struct kvt__slot *slot,
                         uint32_t *crc);
 

@@ -21,7 +21,7 @@ void kvt__gds_header_put(const struct kvt__shape *shape, uint64_t payload_bytes,
 int kvt__gds_header_get(const unsigned char in[KVT__GDS_HEADER_BYTES],
                         struct kvt__found *found);
 
-/* The layouts differ only in the file suffix; wekafs has its own. */
+/* The layouts differ only in the file suffix; kvt__layout_gds_weka is for directories on wekafs. */
 extern const struct kvt__layout kvt__layout_gds, kvt__layout_gds_weka;
 
 #endif

@@ -63,7 +63,7 @@ check_directories(const struct checks *checks)
     while (kvt__next_path(&list, &path, &n)) {
         snprintf(dir, sizeof dir, "%.*s", (int)n, path);
         report_hang(checks, dir);
-        err = kvt__hf3fs_lies_in(mount_point, name, dir);
+        err = kvt__hf3fs_check_in_mount(mount_point, name, dir);
         if (err)
             kvt__report(checks->to, "3fs mount", err, "%s", kvt__why());
         else

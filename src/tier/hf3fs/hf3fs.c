@@ -84,7 +84,7 @@ hf3fs_write(const struct kvt__files *files, const struct kvt__file_extent *e)
 static int
 hf3fs_check_path(const struct kvt__files *files, const char *name, const char *path)
 {
-    return kvt__hf3fs_lies_in(((const struct hf3fs_tier *)files)->mount_point, name, path);
+    return kvt__hf3fs_check_in_mount(((const struct hf3fs_tier *)files)->mount_point, name, path);
 }
 
 static const struct kvt__files_kind hf3fs_kind = {

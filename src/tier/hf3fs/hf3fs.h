@@ -7,7 +7,8 @@
 #include "tier/files/files.h"
 #include "usrbio/abi.h"
 
-/* Time that an operation waits for a daemon that is restarted.  For tests. */
+/* Longest time that an operation waits for the restart of the daemon; only tests change the
+ * value. */
 extern int64_t kvt__hf3fs_max_wait_ns;
 
 /* ------------------------------------------------------------------ mount.c */
@@ -21,14 +22,14 @@ int kvt__hf3fs_mount(const struct kvt_config *config, const char *name, const ch
 
 /* Check that the directory `path` is in the mount, or would be created there.  Returns 0, or
  * -errno with a sentence that begins with `name`. */
-int kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *path);
+int kvt__hf3fs_check_in_mount(const char *mount_point, const char *name, const char *path);
 
 /* ------------------------------------------------------------------- check.c */
 
-/* The row `shm_bytes` of the tier: the memory that is shared with the daemon. */
+/* Implement kvt__tier_ops.shm_bytes: return the bytes that each worker shares with the daemon. */
 uint64_t kvt__hf3fs_shm_bytes(const struct kvt_config *config);
 
-/* The row `check` of the tier: report each requirement of the directories. */
+/* Implement kvt__tier_ops.check: report each requirement of the directories. */
 void kvt__hf3fs_check(const struct kvt__tier_params *params,
                       const struct kvt__reporter *to);
 

@@ -44,7 +44,7 @@ find_mount(const char *path, char mount[KVT__HF3FS_MAX_MOUNT])
 }
 
 int
-kvt__hf3fs_lies_in(const char *mount_point, const char *name, const char *path)
+kvt__hf3fs_check_in_mount(const char *mount_point, const char *name, const char *path)
 {
     char mount[KVT__HF3FS_MAX_MOUNT];
     int err = find_mount(path, mount);

@@ -35,9 +35,10 @@ struct s3_call {
     /* Maximum duration, from the first attempt.  The wait for a store slot or for keys before the
      * first attempt does not count. */
     int64_t timeout_ns;
-    bool can_hedge;         /* may be sent twice if the response is late */
-    bool is_store;          /* needs a store slot of the pace */
-    bool conditional;       /* if the store rejects If-None-Match, fail, do not retry without */
+    bool can_hedge;         /* the call may send the request twice if the response is late */
+    bool is_store;          /* the call needs a store slot (struct s3_pace) */
+    bool conditional;       /* if the store does not implement If-None-Match, the call fails; false:
+                             * the call retries without If-None-Match */
     struct kvt__s3_keys *use_keys; /* borrowed; NULL: the keyring's keys */
     /* Called with the head of a successful response (kvt__s3_is_good()).  To receive the body, set
      * http.into and http.room; otherwise the body is discarded.  Return 0, or -errno with a
@@ -45,8 +46,9 @@ struct s3_call {
     int (*on_head)(struct s3_call *call, const struct kvt__http_head *head);
     /* n bytes were written to http.into + at.  NULL: not needed. */
     void (*on_received)(struct s3_call *call, size_t at, size_t n);
-    /* Called once, at the end of the call.  err: 0; -ENOENT: no such object; -EEXIST: If-None-Match
-     * found an object; -EACCES, -EIO ...; with the sentence in kvt__why(). */
+    /* Called once, at the end of the call; the caller may free the call.  err: 0; -ENOENT: the
+     * object does not exist; -EEXIST: If-None-Match found an object; -EACCES, -EIO ...; with the
+     * sentence in kvt__why(). */
     void (*on_end)(struct s3_call *call, int err);
 
     /* Error document of the last response. */
@@ -63,7 +65,7 @@ struct s3_call {
     bool keys_rejected, has_moved, has_set_clock;
     bool redirect_failed;   /* error.message is this tier's, not the store's */
     bool wants_new_keys;    /* wait for refreshed keys; do not use the current keys */
-    bool has_store_slot;    /* has a store slot of the pace */
+    bool has_store_slot;    /* the call has acquired a store slot */
     int head_err;           /* error of on_head(); 0: none */
     int64_t retry_after_ns;
     int64_t date_s;         /* Date of the last response; 0: no Date */
@@ -77,15 +79,15 @@ struct s3_call {
 /* Maximum bytes of an error document; a longer document is not read. */
 #define KVT__S3_BODY_MAX 16384
 
-/* Start the call. */
+/* Start the call.  on_end may run before the return. */
 void kvt__s3_call(struct s3_call *call);
 
 /* Start the call and wait for the end.  `on_end` is overwritten.  Must not run on a thread of the
  * HTTP client.  Return the err that `on_end` would receive, with the sentence in kvt__why(). */
 int kvt__s3_call_wait(struct s3_call *call);
 
-/* Send one attempt, in_ns from now.  done runs on a thread of the HTTP client; call then contains
- * the response, not yet judged. */
+/* Send one attempt, in_ns nanoseconds from now.  on_done runs on a thread of the HTTP client; call
+ * then contains the response, which kvt__s3_judge() has not judged yet. */
 void kvt__s3_send(struct s3_call *call, int64_t in_ns,
                   void (*on_done)(struct kvt__http_request *http));
 

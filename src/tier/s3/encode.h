@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Encodings for URLs and headers: percent-encoding by the rules of SigV4, base64, hex. */
+ * Encodings for URLs and headers: percent-encoding by the rules of SigV4, base64, hex.  Errors have
+ * no sentence.  Any thread. */
 #ifndef KVT_TIER_S3_ENCODE_H
 #define KVT_TIER_S3_ENCODE_H
 

@@ -19,8 +19,8 @@ struct kvt__s3_endpoint {
  * begins with "it". */
 const char *kvt__s3_split_endpoint(const char *text, struct kvt__s3_endpoint *out);
 
-/* Set the port and the Host header of an address whose name and tls are set.  0: the scheme's
- * default port. */
+/* Set the port and the Host header of an address.  Call after name and tls are set.  port 0: the
+ * default port of the scheme. */
 void kvt__s3_set_port(struct kvt__s3_address *out, uint16_t port);
 
 /* Append a path to the prefix, without slashes at both ends.  name: the setting's name for
@@ -31,9 +31,9 @@ int kvt__s3_add_prefix(struct kvt__s3_address *out, const char *name, const char
  * 0 or -EINVAL with a sentence. */
 int kvt__s3_resolve(const char *text, struct kvt__s3_address *out);
 
-/* Set both paths of an address whose bucket and prefix are set.  base: the endpoint's path, copied
- * unchanged to the front.  in_host: the host's name contains the bucket, so the paths do not.  0 or
- * -EINVAL with a sentence. */
+/* Set both paths of an address.  Call after bucket and prefix are set.  base: the path of the
+ * endpoint, which begins both paths.  in_host: the name of the host contains the bucket, so the
+ * paths contain no bucket.  0 or -EINVAL with a sentence. */
 int kvt__s3_set_paths(struct kvt__s3_address *out, const char *base, bool in_host);
 
 #endif

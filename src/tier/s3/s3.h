@@ -42,7 +42,8 @@ struct s3_keyring {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t thread;
-    bool is_open, has_thread, refresh_wanted;
+    bool is_open, has_thread;
+    bool refresh_wanted;          /* the refresh thread must request new keys now */
     atomic_bool stop;
     struct kvt__http *http; /* client for the chain's services; NULL: requests are unsigned */
     struct kvt__s3_chain *chain;
@@ -56,10 +57,10 @@ struct s3_keyring {
     bool is_doubted;              /* a refresh was requested by kvt__s3_keyring_doubt() */
     int64_t doubted_ns;           /* time of the last doubt, monotonic; 0: none so far */
     bool warned_read_only;
-    struct s3_call *waiting;
+    struct s3_call *waiting;      /* calls that wait for keys, linked by next */
 };
 
-/* Give the call a reference to the current keys in *out; the call releases the reference.  Return
+/* Set *out to a reference to the current keys; the call releases the reference.  Return
  * 0; 1: no usable keys: the call is queued, and kvt__s3_call_resume() follows on the thread of
  * refresh.c, possibly before this function returns; -errno with a sentence. */
 int kvt__s3_keyring_acquire(struct s3_tier *t, struct s3_call *call, struct kvt__s3_keys **out);
@@ -102,19 +103,21 @@ int64_t kvt__s3_max_requests(const struct kvt_config *config);
 
 /* --------------------------------------------------------------------- pace.c */
 
-/* The rate of requests; lock guards all other fields.  Contents: a budget of retries, so that an
- * outage does not multiply the load; a limit on concurrent stores, lowered when the server slows
- * down, so that stores do not delay loads; the delay before a hedge (a second GET after a late
- * response); and a token bucket for hedges, so that a slow server does not receive every GET
- * twice. */
+/* The pace, the limits on the rate of requests; lock guards all other fields.
+ *
+ *   retries  a budget, so that an outage does not multiply the load
+ *   stores   a limit on concurrent stores, lowered when the server slows down, so that stores do
+ *            not delay loads; a store slot is one of these stores
+ *   hedges   the delay before a hedge (a second GET after a late response), and a token bucket, so
+ *            that a slow server does not receive every GET twice */
 struct s3_pace {
     pthread_mutex_t lock;
     double retry_tokens;  /* budget of retries */
     double stores_limit;  /* limit on concurrent stores */
     double max_stores_limit;
     unsigned n_stores;    /* concurrent stores now */
-    int64_t reduced_ns;
-    struct s3_call *first_waiting, **last_waiting;
+    int64_t reduced_ns;   /* monotonic time of the last reduction of stores_limit */
+    struct s3_call *first_waiting, **last_waiting; /* calls that wait for a store slot */
     double first_byte_ns, deviation_ns; /* smoothed time to first byte of reads */
     bool has_read;        /* first_byte_ns was measured; before: a default */
     int hedge_tokens;     /* a successful read adds a token, a hedge takes READS_PER_HEDGE */
@@ -221,7 +224,7 @@ struct s3_tier {
     struct kvt__http *http;
     struct s3_target *_Atomic target; /* current target of requests, an element of targets */
     struct s3_target *targets;
-    pthread_mutex_t targets_lock;   /* for targets, and for changes of target */
+    pthread_mutex_t targets_lock;   /* guards targets, and changes of target */
     struct s3_keyring keyring;
     struct s3_pace pace;
     struct s3_corrupt corrupt;
@@ -273,9 +276,9 @@ kvt__s3_now_s(const struct s3_tier *t)
 /* Set the bucket's first target.  0 or -errno with a sentence.  Only before the first request. */
 int kvt__s3_target_set(struct s3_tier *t, const struct kvt__s3_address *address);
 
-/* Send all later calls to the host or region in a redirect from `was`.  NULL or "": keep the host
- * or region of `was`.  If another call has already moved the bucket, do nothing.  0 or -errno with
- * a sentence.  Any thread. */
+/* After a redirect, change the target of all later calls.  was: the target that sent the
+ * redirect; host, region: from the redirect; NULL or "": as in `was`.  If another call has
+ * already changed the target, do nothing.  0 or -errno with a sentence.  Any thread. */
 int kvt__s3_target_move(struct s3_tier *t, const struct s3_target *was, const char *host,
                         const char *region);
 
@@ -286,7 +289,7 @@ int kvt__s3_target_visit(struct s3_tier *t, const struct s3_target *was, const c
 
 #define KVT__S3_TARGET_TEXT 1024
 
-/* Describe a target in a sentence without full stop. */
+/* Write a description of a target, a part of a sentence, for messages. */
 void kvt__s3_target_text(const struct s3_target *target, char out[KVT__S3_TARGET_TEXT]);
 
 /* Free all targets.  The caller has closed the HTTP client. */

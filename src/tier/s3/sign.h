@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* longest DATE/REGION/SERVICE/aws4_request with NUL */
+/* Bytes of the longest scope, DATE/REGION/SERVICE/aws4_request, with the NUL. */
 #define KVT__S3_SCOPE_ROOM 128
 
 /* Keys for signatures, made by kvt__s3_keys_new() and shared by reference.  Any thread: the public

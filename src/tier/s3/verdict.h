@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Judgement of responses of the S3 API. */
+ * Judgement of responses of the S3 API.  Call on the thread of the HTTP client that received the
+ * response. */
 #ifndef KVT_TIER_S3_VERDICT_H
 #define KVT_TIER_S3_VERDICT_H
 

@@ -33,7 +33,7 @@ struct kvt__xml {
      * unless read_only is set. */
     char *text;
     size_t n_text;
-    char *to; /* position for the next decoded byte */
+    char *to; /* private: address for the next decoded byte */
 };
 
 /* Start a scan of n bytes of text.  Unless read_only is set, the scan overwrites text. */

@@ -3,7 +3,7 @@
  * Shared host memory: chunks in the area of an index (table/table.h).  All processes of the user
  * on this host share the area.  Design: ARCHITECTURE.md, Host memory between processes.
  *
- * The payload is divided into units.  An entry of the index has a place: consecutive units.
+ * The payload is divided into units.  The place of an entry of the index is a range of units.
  * A unit is used if an entry that is not FREE has the unit in the entry's place, or if a living
  * process pins the unit; all other units are free.  So an eviction only frees the entry, and no
  * unit stays used after a process was killed.

@@ -27,7 +27,7 @@ struct sc_tier {
     uint64_t payload_bytes;
     int64_t ttl_ns;       /* a start deletes chunks without a use for this time; 0: no chunks */
     bool transfers;
-    bool only_existing;   /* make no memory */
+    bool only_existing;   /* open existing memory and create no memory */
     struct kvt__counters *counters; /* NULL: nothing is counted */
     struct kvt__mem_claim claim;    /* claim for the memory that this process has just made */
     _Atomic(struct sc_opened *) opened; /* list, the memory of the newest index first */
@@ -44,12 +44,12 @@ int kvt__sc_check_dir(int dir, const char *path);
  * errors, with a sentence. */
 int kvt__sc_check_room(int dir, const char *path, uint64_t bytes);
 
-/* transfer.c: rows run and acquire_chunk of struct kvt__tier_ops. */
+/* transfer.c: implement run and acquire_chunk of struct kvt__tier_ops. */
 int kvt__sc_run(struct kvt__tier *tier, struct kvt__tier_op *op);
 bool kvt__sc_acquire_chunk(struct kvt__tier *tier, const struct kvt__object *object, size_t bytes,
                            struct kvt__slot *out);
 
-/* manage.c: rows info and clear of struct kvt__tier_ops; row check, for a tier that is open. */
+/* manage.c: implement info and clear of struct kvt__tier_ops, and check for an open tier. */
 struct kvt_tier_info;
 void kvt__sc_info(const struct kvt__tier *tier, struct kvt_tier_info *info);
 int kvt__sc_clear(struct kvt__tier *tier);

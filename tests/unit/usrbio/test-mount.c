@@ -17,7 +17,7 @@
 /* Contains the directories a, "a/b c" and other, with 3fs-virt in each, and bare, without
  * 3fs-virt. */
 static char root[64];
-static struct kvt__mount_place place;
+static struct kvt__mount_location place;
 
 static void
 make(const char *name)
