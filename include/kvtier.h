@@ -74,8 +74,9 @@ KVT_API const char *kvt_version(void);
  * remedy.  Never NULL.  Valid until the thread's next call of kvtier. */
 KVT_API const char *kvt_last_error(void);
 
-/* Return the bytes of memory that the process can still allocate: the host's available memory or
- * the rest of the memory control group's limit, the smaller.  UINT64_MAX: both are unknown. */
+/* Return the bytes of memory that the process can still allocate: the available memory of the host,
+ * or the rest of the memory control group's limit if less remains there.  UINT64_MAX: both are
+ * unknown. */
 KVT_API uint64_t kvt_memory_available(void);
 
 /* ------------------------------------------------------------------ logging */
@@ -103,7 +104,7 @@ KVT_API void kvt_set_log(kvt_log_fn fn, void *ctx, enum kvt_log_level max_level)
 
 struct kvt_config;
 
-/* The sources of settings.  Of several sources with a setting the last counts, in this order:
+/* The sources of settings.  If several sources set a key, the last source in this order counts:
  * defaults, file, LMCACHE_* environment, KVTIER_* environment, connector_json, settings. */
 struct kvt_config_sources {
     size_t struct_size;
@@ -191,26 +192,26 @@ struct kvt_store; /* the configured tiers, addressed by key */
 KVT_API KVT_MUST_CHECK int
 kvt_store_open(const struct kvt_config *config, struct kvt_store **out);
 
-/* Close the store.  Blocks: waits for the submitted requests, at most blocking_timeout_secs.
- * Requests that have not started by then, and requests to S3 without a response, end with
- * -ECANCELED; the call waits for started reads and writes of files without a limit.  Afterwards
- * each request has a status and belongs to the caller, also a request that kvt_store_poll() has
- * not returned.  NULL is allowed. */
+/* Close the store.  No other call on the store may be in progress.  Blocks: waits for the submitted
+ * requests, at most blocking_timeout_secs.  Requests that have not started by then, and requests to
+ * S3 without a response, end with -ECANCELED; the call waits for started reads and writes of files
+ * without a limit.  Afterwards each request has a status and belongs to the caller, also a request
+ * that kvt_store_poll() has not returned.  NULL is allowed. */
 KVT_API void kvt_store_close(struct kvt_store *store);
 
 enum kvt_op_kind {
     KVT_OP_PUT = 1,    /* store buf under key in every tier that store_location selects */
     KVT_OP_GET = 2,    /* read into buf from the first tier that has the key */
-    KVT_OP_STAT = 3,   /* report presence and size */
+    KVT_OP_STAT = 3,   /* report presence and size in the first tier that has the key */
     KVT_OP_DELETE = 4, /* delete from every tier */
-    KVT_OP_VERIFY = 5, /* read all bytes and verify the checksum */
+    KVT_OP_VERIFY = 5, /* as GET, but discard the bytes after the check of the checksum */
 };
 
 /* kvt_op.found */
 #define KVT_FOUND_CHECKED 1u /* the object has a checksum, and the checksum matches (GET, VERIFY) */
 #define KVT_FOUND_ID 2u      /* the object has an identity and a checksum */
 #define KVT_FOUND_KEY_ID 4u  /* the identity is of the key: a PUT by key stored the object */
-#define KVT_FOUND_SHAPE 8u   /* GET: the object has a header, and format, dtype and dims describe the
+#define KVT_FOUND_SHAPE 8u   /* GET: the object has a header; format, dtype and dims are from the
                               * header */
 
 /* kvt_op.flags: key is the name of an S3 object with any bytes, not a key text.  -EINVAL unless
@@ -286,14 +287,15 @@ struct kvt_listed {
                             * object name */
     const char *tier;      /* name of the tier, valid during the call */
     uint64_t stored_bytes; /* bytes of the object, header and trailer included */
-    int64_t mtime_ns;      /* time of writing, wall clock; in shared host memory of the last
+    int64_t mtime_ns;      /* wall clock: time of writing; in shared host memory time of the last
                             * use */
     uint32_t tier_index;   /* i of kvt_store_tier() */
 };
 
-/* Call fn on the calling thread for each chunk of which the key begins with prefix ("": every
- * chunk), in any order.  In a tier that replaces '/' in keys, '/' in prefix also stands for the
- * replacement.  A value of fn other than 0 ends the listing without error.  Blocks. */
+/* Call fn on the calling thread for each chunk whose key begins with prefix ("": every chunk), once
+ * for each tier, in any order.  In a tier that replaces '/' in keys, '/' in prefix also stands for
+ * the replacement.  A value of fn other than 0 ends the listing without error; the first error of a
+ * tier also ends the listing.  Blocks. */
 KVT_API KVT_MUST_CHECK int
 kvt_store_list(struct kvt_store *store, const char *prefix,
                int (*fn)(void *ctx, const struct kvt_listed *listed), void *ctx);
@@ -335,9 +337,9 @@ KVT_API KVT_MUST_CHECK int kvt_store_clear(struct kvt_store *store);
 typedef void (*kvt_look_fn)(void *ctx, const char *about, int status, const char *text);
 
 /* Check the requirements of the configured storage without opening the storage, and call fn for
- * each requirement.  (Opening the storage reports only the first failure.)  Checks 3FS mounts;
- * whether GPUs reach the directories of gds_path, once for GPUs of a kind; and the host's room
- * for shared host memory.  Blocks: until a 3FS daemon responds, and 20 s for each directory.
+ * each requirement.  (Opening the storage reports only the first failure.)  Checks 3FS mounts, the
+ * access of GPUs to the directories of gds_path, and the room for shared host memory.  Blocks:
+ * until a 3FS daemon responds, and at most 20 s for each directory.
  *   -ENOENT  the configuration has no storage */
 KVT_API KVT_MUST_CHECK int
 kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx);
@@ -392,7 +394,7 @@ struct kvt_group {
     uint32_t kind;          /* enum kvt_group_kind */
     uint32_t window_tokens; /* KVT_GROUP_SLIDING: window size; else 0 */
     uint32_t block_tokens;  /* tokens of a block; divides chunk_size */
-    uint32_t format;        /* enum kvt_chunk_format; with several groups OPAQUE */
+    uint32_t format;        /* enum kvt_chunk_format; several groups must have OPAQUE */
     uint32_t n_layers;
     uint32_t n_heads;       /* KV heads on this rank; OPAQUE: informative */
     uint32_t head_bytes;    /* head_size * item size; OPAQUE: informative */
@@ -429,9 +431,11 @@ struct kvt_engine_params {
 KVT_API KVT_MUST_CHECK int
 kvt_engine_open(const struct kvt_engine_params *params, struct kvt_engine **out);
 
-/* Cancel all loads, finish the queued stores, and join all threads.  Blocks until the started
- * I/O has ended.  The caller has freed the loads that kvt_engine_poll() returned; the call frees
- * the others.  A process that ends without the call loses no stored chunk.  NULL is allowed. */
+/* Finish the queued stores, cancel all loads, and join all threads.  Requests to S3 without a
+ * response after blocking_timeout_secs are cancelled.  No other call on the engine may be in
+ * progress.  Blocks until the started I/O has ended.  Before, the caller frees the loads that
+ * kvt_engine_poll() returned; the call frees all other loads.  A process that ends without the call
+ * loses no stored chunk.  NULL is allowed. */
 KVT_API void kvt_engine_close(struct kvt_engine *engine);
 
 /* Return the number of tokens in a full chunk (setting chunk_size). */
@@ -475,11 +479,11 @@ KVT_API KVT_MUST_CHECK int
 kvt_engine_set_view(struct kvt_engine *engine, uint32_t group,
                     const struct kvt_kv_view *view);
 
-/* Set the stream (a CUstream or hipStream_t) on which the caller reads and writes KV on a device.
- * The stream must exist until the next call or kvt_engine_close().  NULL, also without a call: the
- * default stream.  Later stores read blocks after all work that
- * the stream has at the call of kvt_engine_store() and before all work that the caller adds after
- * the call; later loads write blocks after all work that the stream has at the call of
+/* Set the stream (a CUstream or hipStream_t) on which the caller reads and writes KV on a
+ * device.  The stream must exist until the next call of this function or kvt_engine_close().
+ * NULL, also without a call: the default stream.  Later stores read blocks after all work that
+ * the stream has at the call of kvt_engine_store() and before all work that the caller adds
+ * after the call; later loads write blocks after all work that the stream has at the call of
  * kvt_engine_load(). */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_set_stream(struct kvt_engine *engine, void *stream);
@@ -567,10 +571,9 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  * max_tokens   Longest allowed hit.  An inference engine must compute at least the last token of
  *              a prompt: pass the prompt's length - 1.
  * hit_tokens   Out: tokens of the hit; 0, or more than have_tokens; 0 after an error and after
- *              -EAGAIN.  Without save_unfull_chunk a
- *              multiple of the chunk size, and so of every group's block size.  With
- *              save_unfull_chunk, the last chunk may be partial, or may extend beyond max_tokens
- *              and then counts up to max_tokens.
+ *              -EAGAIN.  Without save_unfull_chunk, a multiple of the chunk size, and so of every
+ *              group's block size.  With save_unfull_chunk, the last chunk may be partial, or may
+ *              extend beyond max_tokens and then counts up to max_tokens.
  *
  * The chunks of a hit are leased: this host does not evict the chunks for pin_timeout_sec, or
  * until kvt_engine_release().  The caller must release each lookup, also a lookup that returned
@@ -598,8 +601,8 @@ struct kvt_chunk_range {
 
 /* After a lookup that returned -EAGAIN: write the chunks that all workers must prefetch to out,
  * at most one range for each group, and return the number of ranges.  out has room for n_groups
- * ranges.  Each chunk is returned once, and again only if no chunk has arrived for a while.  After
- * any other result of the lookup, return 0. */
+ * ranges.  Each chunk is returned once, and again if no chunk has arrived for at least a
+ * quarter of lookup_timeout_ms.  After any other result of the lookup, return 0. */
 KVT_API size_t
 kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
                   struct kvt_chunk_range *out);
@@ -627,9 +630,10 @@ struct kvt_group_io {
     const char *tags; /* the sequence's tags; see struct kvt_seq_extra */
 };
 
-/* Store chunks.  The call copies the blocks; the caller may change the blocks after the return.
- * Executor threads write the copies to the tiers.  A chunk is dropped and counted if a tier has
- * the chunk, or if the pool or the tiers have no room: storing never waits for storage.
+/* Store chunks.  The call copies the blocks; the caller may change the blocks after the return,
+ * blocks on a device only by work on the stream of kvt_engine_set_stream().  Executor threads write
+ * the copies to the tiers.  A chunk is dropped and counted if a tier has the chunk, or if the pool
+ * or the tiers have no room: storing never waits for storage.
  *   -EINVAL  a group, a block id or a count is out of range; no chunk was stored
  *   -ENOMEM  no chunk was stored */
 KVT_API KVT_MUST_CHECK int
