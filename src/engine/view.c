@@ -84,7 +84,9 @@ check_memory(struct kvt_engine *e, const struct kvt_kv_view *from)
                    (from->memory && from->device != e->device)))
         return kvt__fail(EINVAL, "kvt_engine_set_view: all groups must be in memory of the same "
                          "kind and device.");
-    int err = first ? open_memory(e, from) : 0;
+    if (!first)
+        return 0;
+    int err = open_memory(e, from);
     if (!err) {
         e->memory = from->memory;
         e->device = from->device;
