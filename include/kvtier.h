@@ -276,7 +276,8 @@ kvt_store_poll(struct kvt_store *store, struct kvt_op **done, size_t max);
 KVT_API int kvt_store_eventfd(const struct kvt_store *store);
 
 /* Run a request on the calling thread and return op->status.  kvt_store_poll() does not return the
- * request.  Blocks. */
+ * request.  Blocks.  -EINVAL for an invalid request, and -ESTALE in a forked child, leave *op as it
+ * was. */
 KVT_API int kvt_store_run(struct kvt_store *store, struct kvt_op *op);
 
 /* A chunk that kvt_store_list() found. */
@@ -691,7 +692,7 @@ KVT_API uint64_t kvt_load_cookie(const struct kvt_load *load);
 KVT_API int
 kvt_load_status(const struct kvt_load *load, size_t io, size_t chunk);
 
-/* Return the bytes that the load read from storage, also corrupt bytes. */
+/* Return the bytes that a completed load read from storage, also corrupt bytes. */
 KVT_API uint64_t kvt_load_bytes(const struct kvt_load *load);
 
 /* Free a load that kvt_engine_poll() returned.  NULL is allowed. */
