@@ -90,6 +90,22 @@ print_count(unsigned n, const char *noun)
     printf("%u %s%s", n, noun, n == 1 ? "" : "s");
 }
 
+/* Check the addresses of the storage.  Invalid addresses are counted in `checked`. */
+static int
+check_storage(const struct kvt_config_sources *sources, struct checked *checked)
+{
+    struct kvt_config *config;
+
+    cli_set_log(KVT_LOG_ERROR); /* kvt_config_check() has reported the warnings */
+    int err = kvt_config_open(sources, &config);
+    cli_set_log(KVT_LOG_DEFAULT);
+    if (err)
+        return fail(err);
+    (void)!kvt_config_check_storage(config, on_problem, checked);
+    kvt_config_free(config);
+    return CLI_DONE;
+}
+
 static int
 check_memory(const struct kvt_config_sources *sources, struct cli_memory *memory,
              struct checked *checked)
@@ -142,7 +158,9 @@ check(int argc, char **argv)
     int err = kvt_config_check(&sources, on_problem, &checked);
     if (err && !checked.n_errors)
         status = fail(err);
-    if (!err) {
+    if (!err)
+        status = check_storage(&sources, &checked);
+    if (!err && !status) {
         memory.json = common.json ? json_object() : NULL;
         status = check_memory(&sources, &memory, &checked);
     }
@@ -271,7 +289,8 @@ const struct cli_command cli_config = {
     .help =
         "  check   Reports every error and every warning of the configuration. An\n"
         "          unknown key is an error here, and a warning for an engine unless\n"
-        "          strict_config is set.\n"
+        "          strict_config is set. An address of storage that an engine refuses is\n"
+        "          an error too; the command does not access the storage.\n"
         "          With --bytes-per-token the command also checks the memory: of each\n"
         "          worker (max_local_cpu_size) for the chunks of all requests to S3, and\n"
         "          of this machine for all workers. N is the KV cache of a token in all\n"

@@ -163,6 +163,12 @@ KVT_API KVT_MUST_CHECK int
 kvt_config_check(const struct kvt_config_sources *sources,
                  kvt_config_problem_fn fn, void *ctx);
 
+/* Check the address of each configured storage as an open of the storage does, and call fn for
+ * each invalid address.  Does not access the storage.  Blocks (reads AWS's profile).
+ *   -EINVAL, ...  at least one address is invalid */
+KVT_API KVT_MUST_CHECK int
+kvt_config_check_storage(const struct kvt_config *config, kvt_config_problem_fn fn, void *ctx);
+
 /* The description of a setting.  All strings are static. */
 struct kvt_param_info {
     const char *section;

@@ -94,6 +94,41 @@ kvt__apply_locations(const struct kvt_config *config, const char *location, bool
 
 /* ------------------------------------------------------------------------- checks */
 
+struct url_checks {
+    const struct kvt_config *config;
+    kvt_config_problem_fn fn;
+    void *ctx;
+    int err; /* the first error */
+};
+
+static int
+check_storage_url(void *ctx, const struct kvt__storage *storage)
+{
+    struct url_checks *checks = ctx;
+    struct kvt__tier_params params = { .config = checks->config, .name = storage->name,
+                                       .url = storage->url };
+    int err = kvt__tier_check_url(&params);
+
+    if (!err)
+        return 0;
+    checks->fn(checks->ctx, &(struct kvt_config_problem){ .key = storage->name,
+                                                          .text = kvt__why(), .is_error = 1 });
+    if (!checks->err)
+        checks->err = err;
+    return 0;
+}
+
+int
+kvt_config_check_storage(const struct kvt_config *config, kvt_config_problem_fn fn, void *ctx)
+{
+    struct url_checks checks = { config, fn, ctx, 0 };
+    int err = kvt__each_storage(config, check_storage_url, &checks);
+
+    if (err)
+        fn(ctx, &(struct kvt_config_problem){ .text = kvt__why(), .is_error = 1 });
+    return err ? err : checks.err;
+}
+
 struct checks {
     const struct kvt_config *config;
     struct kvt__reporter to;

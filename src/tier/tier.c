@@ -203,6 +203,16 @@ kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out)
     return err;
 }
 
+int
+kvt__tier_check_url(const struct kvt__tier_params *params)
+{
+    struct kvt__tier_params with_rest = *params;
+    int err = 0;
+    const struct kvt__tier_ops *ops = find(&with_rest, &err);
+
+    return ops && ops->check_url ? ops->check_url(&with_rest) : err;
+}
+
 void
 kvt__tier_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 {

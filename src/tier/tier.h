@@ -142,6 +142,10 @@ struct kvt__tier_ops {
 
     /* Open the tier and make missing directories.  NULL: no URL opens the tier. */
     int (*open)(const struct kvt__tier_params *params, struct kvt__tier **out);
+    /* Check the URL, and the settings that are a part of the address, as open() does, without
+     * access to the storage.  0, or -errno with open()'s sentence.  NULL: open() accepts every
+     * URL. */
+    int (*check_url)(const struct kvt__tier_params *params);
     /* Check each requirement of open() and of transfers on this machine, and report each result to
      * `to`, on the calling thread.  The check may store a file or object, which the check deletes.
      * NULL: only open() reports a failure, the first one. */
@@ -254,6 +258,9 @@ struct kvt__tier {
  * is no URL; -ENODEV: no kind of storage has the URL's scheme; an error of ops->open(); all with
  * a sentence. */
 int kvt__tier_open(const struct kvt__tier_params *params, struct kvt__tier **out);
+
+/* Check a URL with ops->check_url().  Errors as kvt__tier_open(). */
+int kvt__tier_check_url(const struct kvt__tier_params *params);
 
 /* Check the requirements of the tier for a URL with ops->check().  Do nothing if the URL is invalid
  * or the tier has no check(). */

@@ -98,7 +98,7 @@ has out "no tier for 'mooncake'"
 expect 2 ls --set remote_storage_plugins=mooncake.a
 has err "no tier for 'mooncake'"
 
-printf 'remote_url: s3://b\nmax_local_cpu_size: 0.25\n' >s3.yaml
+printf 'remote_url: s3://10.1.2.3/b\nmax_local_cpu_size: 0.25\n' >s3.yaml
 expect 0 config check --bytes-per-token 16384 --tp 1 s3.yaml
 has out 'a chunk of 256 tokens is 4.00 MiB in each of 1 worker'
 has out '64 requests to S3 at the same time are 0.25 GiB of the 0.25 GiB of a worker'
@@ -230,6 +230,35 @@ if ! cmp -s page.md "$docs/configuration.md"; then
     diff page.md "$docs/configuration.md" | head
     failed=1
 fi
+
+# check refuses each address that an engine refuses, from a file as from the command line, and
+# never prints a password
+refuses() { # URL TEXT
+    printf "remote_url: '%s'\n" "$1" >url.yaml
+    for form in url.yaml "--config url.yaml" "--set remote_url=$1"; do
+        expect 1 config check --set s3_region=us-east-1 $form
+        grep -q "^error: remote_url.*$2" out || { echo "FAIL: $1 $form: no '$2'"; failed=1; }
+    done
+    expect 1 config check --json url.yaml
+    json
+    ! grep -q hidden out err || { echo 'FAIL: a password is printed'; failed=1; }
+}
+refuses s3://user:hidden@host/bucket 'keys or a password'
+refuses s3://Kv_Cache 'a bucket whose name'
+refuses s4://kv-cache 'no tier for'
+refuses fs://host:0 'no absolute path'
+refuses fs:///var/cache/kv,relative 'no absolute path'
+refuses null://x 'no further text'
+refuses fault://read_error=2/fs:///kv 'does not take'
+refuses fault://seed=1/s3://user:hidden@host/bucket 'keys or a password'
+expect 1 config check --set remote_url=s3://kv-cache
+has out 'Set s3_region or AWS_REGION'
+expect 1 config check --set remote_url=s3://10.1.2.3/kv --set 's3_headers=["hidden"]'
+has out 's3_headers: entry 1'
+! grep -q hidden out || { echo 'FAIL: a header is printed'; failed=1; }
+expect 1 config check --set 'remote_storage_plugins=["fs.a"]' \
+    --set remote_storage_plugin.fs.a.base_path=relative
+has out 'no absolute path'
 
 if [ -e /dev/full ]; then
     "$kvtier" config keys >/dev/full 2>err

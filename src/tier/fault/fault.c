@@ -207,25 +207,43 @@ fault_close(struct kvt__tier *tier)
     free(t);
 }
 
+/* Parse KEY=VALUE,.../NEXT-URL into values, and set next->url. */
 static int
-fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
+parse_url(const struct kvt__tier_params *params, double *values, struct kvt__tier_params *next)
 {
     const char *name = params->name, *url = params->rest;
     size_t n = strcspn(url, "/");
-    struct kvt__tier_params next = *params;
-    struct fault_tier *t;
-    int err;
 
     if (!url[n])
         return kvt__fail(EINVAL, "%s: fault://%s wraps nothing; write fault://"
                          "KEY=VALUE,.../URL, for example fault://read_error=0.1/"
                          "fs:///var/cache/kvtier.", name, url);
-    t = calloc(1, sizeof *t);
+    *next = *params;
+    next->url = url + n + 1;
+    return kvt__faults_parse(name, url, n, values);
+}
+
+static int
+fault_check_url(const struct kvt__tier_params *params)
+{
+    struct kvt__tier_params next;
+    double values[KVT__N_FAULTS];
+    int err = parse_url(params, values, &next);
+
+    return err ? err : kvt__tier_check_url(&next);
+}
+
+static int
+fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
+{
+    struct kvt__tier_params next;
+    struct fault_tier *t = calloc(1, sizeof *t);
+    int err;
+
     if (!t)
-        return kvt__fail(ENOMEM, "%s: open", name);
+        return kvt__fail(ENOMEM, "%s: open", params->name);
     t->tier.ops = &kvt__tier_fault;
-    err = kvt__faults_parse(name, url, n, t->value);
-    next.url = url + n + 1;
+    err = parse_url(params, t->value, &next);
     if (!err)
         err = kvt__tier_open(&next, &t->next);
     if (err) {
@@ -244,6 +262,7 @@ fault_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 const struct kvt__tier_ops kvt__tier_fault = {
     .name = "fault",
     .open = fault_open,
+    .check_url = fault_check_url,
     .close = fault_close,
     .private_dir = fault_private_dir,
     .shortage = fault_shortage,

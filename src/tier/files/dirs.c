@@ -219,30 +219,6 @@ add_dir_of_path(struct kvt__files *t)
     t->n_dirs--;
 }
 
-static int
-add_path(struct kvt__files *t, const char *name, const char *from, size_t n)
-{
-    struct kvt__dir *dir = &t->dirs[t->n_dirs];
-
-    if (*from != '/' && !t->kind->relative)
-        return kvt__fail(EINVAL, "%s: '%.*s' is no absolute path.", name, (int)n, from);
-    if (memmem(from, n, "://", 3))
-        return kvt__fail(EINVAL, "%s: '%.*s' is no path; write /DIRECTORY.", name,
-                         (int)n, from);
-    if (t->sharding.n_paths == KVT__FILE_MAX_PATHS)
-        return kvt__fail(EINVAL, "%s: more than %d directories.", name,
-                         KVT__FILE_MAX_PATHS);
-    *dir = (struct kvt__dir){ .mode = t->mode, .fd = -1, .opaque_fd = -1, .private_fd = -1,
-                              .temp_fd = -1, .path = strndup(from, n) };
-    if (!dir->path)
-        return kvt__fail(ENOMEM, "%s: open", name);
-    t->n_dirs++;
-    int err = open_dir(t, dir, name);
-    if (!err)
-        add_dir_of_path(t);
-    return err;
-}
-
 bool
 kvt__next_path(const char **list, const char **path, size_t *n)
 {
@@ -255,6 +231,44 @@ kvt__next_path(const char **list, const char **path, size_t *n)
     while (*n && isspace((unsigned char)at[*n - 1]))
         --*n;
     return *n > 0;
+}
+
+int
+kvt__files_check_list(const struct kvt__files_kind *kind, const char *name, const char *list)
+{
+    const char *at = list, *path;
+    size_t n_paths = 0, n;
+
+    for (; kvt__next_path(&at, &path, &n); n_paths++) {
+        if (*path != '/' && !kind->relative)
+            return kvt__fail(EINVAL, "%s: '%.*s' is no absolute path.", name, (int)n, path);
+        if (memmem(path, n, "://", 3))
+            return kvt__fail(EINVAL, "%s: '%.*s' is no path; write /DIRECTORY.", name,
+                             (int)n, path);
+        if (n_paths == KVT__FILE_MAX_PATHS)
+            return kvt__fail(EINVAL, "%s: more than %d directories.", name,
+                             KVT__FILE_MAX_PATHS);
+    }
+    if (n_paths)
+        return 0;
+    return kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
+                     kind->relative ? "directory" : "absolute path");
+}
+
+static int
+add_path(struct kvt__files *t, const char *name, const char *from, size_t n)
+{
+    struct kvt__dir *dir = &t->dirs[t->n_dirs];
+
+    *dir = (struct kvt__dir){ .mode = t->mode, .fd = -1, .opaque_fd = -1, .private_fd = -1,
+                              .temp_fd = -1, .path = strndup(from, n) };
+    if (!dir->path)
+        return kvt__fail(ENOMEM, "%s: open", name);
+    t->n_dirs++;
+    int err = open_dir(t, dir, name);
+    if (!err)
+        add_dir_of_path(t);
+    return err;
 }
 
 /* Return true if directory i and a directory before i are on one file system. */
@@ -297,14 +311,11 @@ kvt__dirs_open(struct kvt__files *t, const char *name, const char *list)
 {
     const char *at = list, *path;
     size_t n;
-    int err = 0;
+    int err = kvt__files_check_list(t->kind, name, list);
 
     assert(!t->n_dirs);
     while (!err && kvt__next_path(&at, &path, &n))
         err = add_path(t, name, path, n);
-    if (!err && !t->n_dirs)
-        err = kvt__fail(EINVAL, "%s: '%s' is no %s.", name, list,
-                        t->kind->relative ? "directory" : "absolute path");
     if (!err)
         set_traits(t);
     if (err || !t->tier.multi_host)

@@ -185,6 +185,10 @@ int kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
  * exists; -errno without a sentence. */
 int kvt__make_dir(int dirfd, const char *path, mode_t mode);
 
+/* Check the paths of a comma-separated list without access to the directories.  name: the setting,
+ * for messages.  0, or -EINVAL with a sentence. */
+int kvt__files_check_list(const struct kvt__files_kind *kind, const char *name, const char *list);
+
 /* Create and open the directories of a comma-separated list.  name: the setting, for messages.  0,
  * or -errno with a sentence; after an error the caller calls kvt__dirs_close(). */
 int kvt__dirs_open(struct kvt__files *t, const char *name, const char *list);

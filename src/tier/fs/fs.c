@@ -11,6 +11,20 @@ extern const struct kvt__tier_ops kvt__tier_fs;
 
 static const struct kvt__files_kind fs_kind = { .layout = &kvt__layout_fs };
 
+/* Return the list of directories.  Released versions of LMCache require fs://HOST:PORT/DIRECTORY,
+ * so HOST:PORT is ignored. */
+static const char *
+list_of(const struct kvt__tier_params *params)
+{
+    return params->rest + strcspn(params->rest, "/");
+}
+
+static int
+fs_check_url(const struct kvt__tier_params *params)
+{
+    return kvt__files_check_list(&fs_kind, params->name, list_of(params));
+}
+
 static int
 fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
@@ -18,9 +32,7 @@ fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 
     if (!t)
         return -ENOMEM;
-    /* Released versions of LMCache require fs://HOST:PORT/DIRECTORY, so HOST:PORT is ignored. */
-    const char *list = params->rest + strcspn(params->rest, "/");
-    return kvt__files_opened(t, kvt__files_open(t, params, list), out);
+    return kvt__files_opened(t, kvt__files_open(t, params, list_of(params)), out);
 }
 
 static void
@@ -32,6 +44,7 @@ fs_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 const struct kvt__tier_ops kvt__tier_fs = {
     .name = "fs",
     .open = fs_open,
+    .check_url = fs_check_url,
     .check = fs_check,
     .stop = kvt__files_stop,
     .close = kvt__files_close,

@@ -35,6 +35,12 @@ choose_suffix(struct kvt__files *t, const char *name)
 }
 
 static int
+gds_check_url(const struct kvt__tier_params *params)
+{
+    return kvt__files_check_list(&gds_kind, params->name, params->rest);
+}
+
+static int
 gds_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
     const struct kvt_config *config = params->config;
@@ -72,6 +78,7 @@ gds_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 const struct kvt__tier_ops kvt__tier_gds = {
     .name = "gds",
     .open = gds_open,
+    .check_url = gds_check_url,
     .check = gds_check,
     .stop = kvt__files_stop,
     .close = gds_close,

@@ -162,6 +162,12 @@ open_client(struct hf3fs_tier *h, const struct kvt__tier_params *params)
 }
 
 static int
+hf3fs_check_url(const struct kvt__tier_params *params)
+{
+    return kvt__files_check_list(&hf3fs_kind, params->name, params->rest);
+}
+
+static int
 hf3fs_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
     struct hf3fs_tier *h = kvt__files_new(sizeof *h, &kvt__tier_hf3fs, &hf3fs_kind, params);
@@ -317,6 +323,7 @@ hf3fs_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 const struct kvt__tier_ops kvt__tier_hf3fs = {
     .name = "hf3fs",
     .open = hf3fs_open,
+    .check_url = hf3fs_check_url,
     .check = kvt__hf3fs_check,
     .shm_bytes = kvt__hf3fs_shm_bytes,
     .stop = hf3fs_stop,

@@ -16,6 +16,12 @@ static const struct kvt__files_kind local_disk_kind = {
 };
 
 static int
+local_disk_check_url(const struct kvt__tier_params *params)
+{
+    return kvt__files_check_list(&local_disk_kind, params->name, params->rest);
+}
+
+static int
 local_disk_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
     struct kvt__files *t = kvt__files_new(sizeof *t, &kvt__tier_local_disk,
@@ -38,6 +44,7 @@ local_disk_check(const struct kvt__tier_params *params, const struct kvt__report
 const struct kvt__tier_ops kvt__tier_local_disk = {
     .name = "local_disk",
     .open = local_disk_open,
+    .check_url = local_disk_check_url,
     .check = local_disk_check,
     .stop = kvt__files_stop,
     .close = kvt__files_close,

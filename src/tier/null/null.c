@@ -10,13 +10,22 @@
 extern const struct kvt__tier_ops kvt__tier_null;
 
 static int
-null_open(const struct kvt__tier_params *params, struct kvt__tier **out)
+null_check_url(const struct kvt__tier_params *params)
 {
-    struct kvt__tier *tier;
-
     if (*params->rest)
         return kvt__fail(EINVAL, "%s: null:// takes no further text, found '%s'.",
                          params->name, params->rest);
+    return 0;
+}
+
+static int
+null_open(const struct kvt__tier_params *params, struct kvt__tier **out)
+{
+    struct kvt__tier *tier;
+    int err = null_check_url(params);
+
+    if (err)
+        return err;
     tier = calloc(1, sizeof *tier);
     if (!tier)
         return kvt__fail(ENOMEM, "%s: open", params->name);
@@ -43,6 +52,7 @@ null_run(struct kvt__tier *tier, struct kvt__tier_op *op)
 const struct kvt__tier_ops kvt__tier_null = {
     .name = "null",
     .open = null_open,
+    .check_url = null_check_url,
     .close = null_close,
     .run = null_run,
 };

@@ -151,6 +151,23 @@ s3_close(struct kvt__tier *tier)
 }
 
 static int
+s3_check_url(const struct kvt__tier_params *params)
+{
+    struct kvt__s3_address address;
+    int err = find_address(params, &address);
+
+    if (err)
+        return err;
+    struct s3_tier *t = calloc(1, sizeof *t);
+    if (!t)
+        return kvt__fail(ENOMEM, "%s: check", params->name);
+    err = kvt__s3_headers_open(t, params->config);
+    kvt__s3_headers_close(t);
+    free(t);
+    return err;
+}
+
+static int
 s3_open(const struct kvt__tier_params *params, struct kvt__tier **out)
 {
     struct kvt__s3_address address;
@@ -212,6 +229,7 @@ s3_check(const struct kvt__tier_params *params, const struct kvt__reporter *to)
 const struct kvt__tier_ops kvt__tier_s3 = {
     .name = "s3",
     .open = s3_open,
+    .check_url = s3_check_url,
     .check = s3_check,
     .stop = s3_stop,
     .close = s3_close,
