@@ -219,7 +219,6 @@ int
 main(int argc, char **argv)
 {
     char version[] = "version";
-    char *version_args[] = { version, NULL };
     int status;
 
     argc = remove_verbosity(argc, argv);
@@ -229,13 +228,13 @@ main(int argc, char **argv)
     in_json = has_json(argc, argv);
     if (in_json)
         cli_use_json();
+    if (!strcmp(argv[1], "--version"))
+        argv[1] = version;
     if (!strcmp(argv[1], "help") && argc > 2)
         status = print_help_of(argv[2]);
     else if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") ||
              !strcmp(argv[1], "help"))
         status = print_help();
-    else if (!strcmp(argv[1], "--version"))
-        status = run_command(1, version_args);
     else
         status = run_command(argc - 1, argv + 1);
 

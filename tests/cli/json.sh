@@ -25,6 +25,15 @@ fails() {
 
 key=org/model@1@0@1a540024b49d3bfe@bfloat16
 store="--set remote_url=fs://$dir/store"
+
+# --version is the command version
+expect 0 --version
+grep -q '^kvtier [0-9]' out || fail '--version'
+for form in version --version; do
+    expect 0 $form --json
+    python3 -c 'import json; assert json.load(open("out"))["version"]' || fail "$form --json"
+    fails 2 $form extra
+done
 head -c 1000 /dev/urandom >in
 
 # a missing chunk
