@@ -7,29 +7,29 @@
 #include <string.h>
 
 #include "common.h"
+#include "file.h"
 
 #define FIRST_BYTES (UINT64_C(64) << 20) /* size of the first buffer; few chunks are larger */
 
 /* Write n bytes to a file, or to the standard output if path is "-".  After a failure the file does
- * not exist or is unchanged.  Return an exit code, after printing the error. */
+ * not exist or is unchanged; a device or a pipe may have a part of the bytes.  Return an exit code,
+ * after printing the error. */
 static int
 write_file(const char *path, const void *buf, size_t n)
 {
-    char temp[4096];
-    FILE *f = stdout;
+    struct cli_file file = { .out = stdout };
+    bool is_file = strcmp(path, "-");
+    int err = is_file ? cli_file_open(&file, path) : 0;
 
-    if (strcmp(path, "-")) {
-        snprintf(temp, sizeof temp, "%s.kvtier-part", path);
-        f = fopen(temp, "wbe");
-    }
-    if (!f || fwrite(buf, 1, n, f) != n || fflush(f) ||
-        (f != stdout && (fclose(f) || rename(temp, path)))) {
-        int code = cli_error(CLI_ENVIRONMENT, "get: write %s: %s", path, strerror(errno));
+    if (!err && (fwrite(buf, 1, n, file.out) != n || fflush(file.out)))
+        err = -errno;
+    if (is_file) {
+        int close_err = cli_file_close(&file, !err);
 
-        if (f && f != stdout)
-            remove(temp);
-        return code;
+        err = err ? err : close_err;
     }
+    if (err)
+        return cli_error(CLI_ENVIRONMENT, "get: write %s: %s", path, strerror(-err));
     return CLI_DONE;
 }
 

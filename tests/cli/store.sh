@@ -200,3 +200,18 @@ ends 0 put "$key" "$temp/in"
 ends 2 put "$key" "$temp/in" --set store_location=LocalCPUBackend
 prints 'store_location is LocalCPUBackend, and the tiers with storage are RemoteBackend (fs)'
 ends 0 get "$key" "$temp/back"
+
+# get writes to a pipe and through a symbolic link, and replaces neither
+mkfifo "$temp/pipe"
+timeout 60 cat "$temp/pipe" >"$temp/piped" &
+ends 0 get "$key" "$temp/pipe"
+wait $!
+cmp "$temp/in" "$temp/piped"
+[ -p "$temp/pipe" ]
+echo old >"$temp/target"
+ln -s target "$temp/link"
+ends 0 get "$key" "$temp/link"
+cmp "$temp/in" "$temp/target"
+[ -L "$temp/link" ]
+ends 3 get "$key" "$temp"
+prints 'Is a directory'

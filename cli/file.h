@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * An output file of a command: the file appears whole, or an earlier file stays unchanged.  A
+ * device or a pipe is written directly. */
+#ifndef KVT_CLI_FILE_H
+#define KVT_CLI_FILE_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+struct cli_file {
+    FILE *out; /* NULL: the file is not open */
+    char *path, *part; /* final and temporary name; NULL: written directly */
+};
+
+/* Open the file for writing.  0, or -errno: the file cannot be written. */
+int cli_file_open(struct cli_file *file, const char *path);
+
+/* Close the file.  keep: publish the file under its path; otherwise delete the written bytes.  Do
+ * nothing if the file is not open.  0, or -errno: a write failed, and an earlier file of the path
+ * is unchanged. */
+int cli_file_close(struct cli_file *file, bool keep);
+
+#endif
