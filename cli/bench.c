@@ -8,6 +8,7 @@
 
 #include "bench.h"
 #include "common.h"
+#include "file.h"
 
 #define MAX_TIERS 16
 #define MIB ((uint64_t)1 << 20)
@@ -148,30 +149,43 @@ measure_tiers(struct kvt_store *store, const struct arguments *a, struct result 
 
 /* ------------------------------------------------------------------ command */
 
+/* Open the file of --html before the measurement: a wrong path costs no measurement. */
 static int
-write_page(const char *path, const struct result *r)
+open_page(const char *path, struct cli_file *page)
 {
-    FILE *out = fopen(path, "w");
+    int err = path ? cli_file_open(page, path) : 0;
 
-    if (out)
-        bench_write_html(out, r->rows, r->n);
-    bool bad = !out || ferror(out);
-    if (out && fclose(out))
-        bad = true;
-    return bad ? cli_error(CLI_ENVIRONMENT, "bench: write %s: %s", path, strerror(errno)) : 0;
+    return err ? cli_error(CLI_ENVIRONMENT, "bench: write %s: %s", path, strerror(-err)) : 0;
+}
+
+/* Write and close the page.  Without rows no page is made. */
+static int
+write_page(const char *path, struct cli_file *page, const struct result *r)
+{
+    bool any = page->out && r && r->n;
+
+    if (any)
+        bench_write_html(page->out, r->rows, r->n);
+    int err = cli_file_close(page, any);
+    return err ? cli_error(CLI_ENVIRONMENT, "bench: write %s: %s", path, strerror(-err)) : 0;
 }
 
 static int
 bench_run(int argc, char **argv)
 {
+    struct cli_file page = { .out = NULL };
     struct kvt_store *store;
     struct arguments a;
     int code = parse(argc, argv, &a);
 
     if (!code)
+        code = open_page(a.html, &page);
+    if (!code)
         code = cli_open_store(&a.common, &store);
-    if (code)
+    if (code) {
+        cli_file_close(&page, false);
         return code;
+    }
     struct result *r = calloc(1, sizeof *r);
     bench_catch_interrupts();
     if (r)
@@ -183,10 +197,8 @@ bench_run(int argc, char **argv)
         cli_error(CLI_NEGATIVE, "bench: interrupted.");
         code = code ? code : CLI_NEGATIVE;
     }
-    if (r && a.html && r->n) {
-        int page = write_page(a.html, r);
-        code = page ? page : code;
-    }
+    int page_code = write_page(a.html, &page, r);
+    code = page_code ? page_code : code;
     for (size_t i = 0; r && i < r->n; i++)
         bench_row_free(&r->rows[i]);
     free(r);

@@ -76,6 +76,10 @@ expect 2 $fs extra
 expect 2
 expect 3 $small $fs --html absent/page.html
 grep -q 'write absent/page.html' err || fail 'the page that cannot be written is not named'
+[ ! -s out ] || fail 'a measurement before the page that cannot be written'
+expect 2 $small $fs --html page2.html --tier absent
+expect 3 $small --set remote_url=fs:///dev/null/store --html page2.html
+[ ! -e page2.html ] && [ ! -e page2.html.kvtier-part ] || fail 'a page without a measurement'
 expect_empty
 
 # --- a tier without room for the chunks is left out
