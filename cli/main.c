@@ -2,6 +2,7 @@
  *
  * The program kvtier: find the subcommand and run the subcommand. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -215,12 +216,39 @@ has_json(int argc, char **argv)
     return false;
 }
 
+/* Open /dev/null for each closed standard descriptor.  Otherwise a file of the storage would get
+ * the number, and a message would be written into the file.  The access mode is the opposite of the
+ * stream's, so that each use of the stream fails with EBADF. */
+static void
+fill_standard_fds(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) < 0)
+            exit(CLI_ENVIRONMENT);
+}
+
+/* Write the buffered output.  Return the exit code: status, or CLI_ENVIRONMENT after a failed
+ * write. */
+static int
+end_output(int status)
+{
+    errno = 0;
+    if (!fflush(stdout) && !ferror(stdout))
+        return status;
+    /* Without --json, a command that failed has already printed the failure. */
+    if (in_json || status != CLI_ENVIRONMENT)
+        fprintf(stderr, "kvtier: standard output: %s\n",
+                errno ? strerror(errno) : "a write failed");
+    return CLI_ENVIRONMENT;
+}
+
 int
 main(int argc, char **argv)
 {
     char version[] = "version";
     int status;
 
+    fill_standard_fds();
     argc = remove_verbosity(argc, argv);
     cli_set_log(KVT_LOG_DEFAULT);
     if (argc < 2)
@@ -237,10 +265,5 @@ main(int argc, char **argv)
         status = print_help();
     else
         status = run_command(argc - 1, argv + 1);
-
-    if (fflush(stdout) || ferror(stdout)) {
-        fprintf(stderr, "kvtier: standard output: %s\n", strerror(errno));
-        return CLI_ENVIRONMENT;
-    }
-    return status;
+    return end_output(status);
 }

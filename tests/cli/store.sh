@@ -215,3 +215,29 @@ cmp "$temp/in" "$temp/target"
 [ -L "$temp/link" ]
 ends 3 get "$key" "$temp"
 prints 'Is a directory'
+
+# without standard streams no message goes into a file of the storage
+for stream in '0<&-' '1>&-' '2>&-' '0<&- 1>&- 2>&-'; do
+    for command in ls stat "get $key -" "put $key $temp/in" verify; do
+        eval "run $command $stream" >/dev/null 2>"$temp/err" || true
+        ! grep -q 'temporarily unavailable\|Invalid argument' "$temp/err"
+    done
+done
+code=0
+run put "$key" - 0<&- 2>"$temp/err" || code=$?
+[ $code = 3 ]
+grep -q 'put: read -: Bad file descriptor' "$temp/err"
+for command in ls "get $key -"; do
+    code=0
+    run $command 1>&- 2>"$temp/err" || code=$?
+    [ $code = 3 ]
+    [ "$(cat "$temp/err" | grep -c 'Bad file descriptor')" = 1 ]
+done
+if [ -e /dev/full ]; then
+    run get "$key" - >/dev/full 2>"$temp/err" || code=$?
+    [ $code = 3 ]
+    [ "$(wc -l <"$temp/err")" = 1 ]
+fi
+ends 0 get "$key" "$temp/back"
+cmp "$temp/in" "$temp/back"
+ends 0 verify
