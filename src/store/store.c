@@ -72,21 +72,23 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
     if (err)
         return err;
     level->store = store;
+    level->url = strdup(storage->url); /* messages of open_index() contain the URL */
+    level->location = strdup(storage->location);
     level->keeps_free = !storage->limit_bytes && !level->tier->multi_host;
-    err = open_index(level, params->config, limit);
+    err = level->url && level->location ? open_index(level, params->config, limit)
+                                        : kvt__fail(ENOMEM, "%s: open", storage->name);
     if (err) {
         bool absent = level->tier->in_memory && params->only_existing && err == -ENOENT;
 
         level->tier->ops->close(level->tier);
+        free(level->url);
+        free(level->location);
+        level->url = level->location = NULL;
         return absent ? 0 : err;
     }
     assert(level->index && level->tier);
     store->n_levels++;
     level->is_host_only = storage->is_host_only && !level->tier->multi_host;
-    level->url = strdup(storage->url);
-    level->location = strdup(storage->location);
-    if (!level->url || !level->location)
-        return kvt__fail(ENOMEM, "%s: open", storage->name);
     kvt__apply_locations(params->config, storage->location, &level->no_get, &level->no_put);
     add_traits(&store->traits, level);
     return 0;

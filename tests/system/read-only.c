@@ -24,6 +24,11 @@ a_read_only_store_serves_loads_and_refuses_stores(void **state)
     write_chunks(&f, 6, 4);
     assert_int_equal(counter(&f, "store_failed"), 4);
     assert_int_equal(load_prompt(&f).loaded, 6);
+    kvt_engine_close(f.engine);
+    f.engine = NULL;
+    heard = (struct heard){ .text = "the limit of fs:///" };
+    fixture_open(&f, NULL);
+    assert_int_equal(heard.n, 1);
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
     fixture_unmount(&f);
 }
