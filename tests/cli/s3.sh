@@ -25,13 +25,14 @@ END
 }
 
 mkfifo hold
-python3 -B "$servers/s3.py" --bucket kv <hold >facts 2>log &
+python3 -B "$servers/s3.py" --bucket kv --tls <hold >facts 2>log &
 exec 9>hold # the server ends with this
 await_facts $!
 port=$(sed -n 's/.*"port": \([0-9]*\).*/\1/p' facts)
 [ -n "$port" ] || { cat log; exit 1; }
 host=127.0.0.1:$port
-trap 'forget "s3://$host/kv/" "s3://$host/nowhere/"; rm -rf "$dir"' EXIT
+tls_port=$(sed -n 's/.*"tls_port": \([0-9]*\).*/\1/p' facts)
+trap 'forget "s3://$host/kv/" "s3://$host/nowhere/" "s3://127.0.0.1:$tls_port/kv/"; rm -rf "$dir"' EXIT
 
 export AWS_EC2_METADATA_DISABLED=true HOME="$dir" no_proxy='*'
 at() { # BUCKET CODE ARGUMENTS...: with its keys
@@ -177,6 +178,24 @@ for form in "$key" "--prefix org_my"; do
 done
 faults DELETE
 at kv 0 rm "$key"
+
+# the message of a refused key names the reason, also in the doctor, whose HEAD has no reason
+reasons() { # ACCESS SECRET TOKEN TEXT
+    for words in '3 ls' '1 doctor'; do
+        AWS_ACCESS_KEY_ID=$1 AWS_SECRET_ACCESS_KEY=$2 AWS_SESSION_TOKEN=$3 expect $words \
+            --set remote_url=s3://kv --set "s3_endpoint_url=http://$host"
+        says "$4"
+        ! grep -q 'keys need' out err || fail 'missing permissions for a refused key'
+    done
+}
+reasons AKTEST wrong '' 'SignatureDoesNotMatch.* The secret key is wrong'
+reasons NOBODY SKTEST '' 'InvalidAccessKeyId.* The store does not know the access key'
+reasons AKTEST SKTEST token 'InvalidToken.* The session token is wrong or has expired'
+
+# a certificate of a private authority: the message names the setting
+AWS_ACCESS_KEY_ID=AKTEST AWS_SECRET_ACCESS_KEY=SKTEST expect 3 ls --set remote_url=s3://kv \
+    --set "s3_endpoint_url=https://127.0.0.1:$tls_port"
+says 'certificate is not accepted.* set s3_ca_file'
 
 # a policy that denies DELETE, GET, PUT or LIST.  If the policy denies LIST, a HEAD of an absent
 # object returns 403, and lookups fail.

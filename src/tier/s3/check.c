@@ -117,35 +117,6 @@ check_clock(const struct check *c, int64_t date_s)
 
 /* ------------------------------------------------------------------ steps */
 
-/* A HEAD of an absent object must be a miss.  Return false if further requests make no sense. */
-static bool
-check_lookup(struct check *c)
-{
-    int err = request(c, "HEAD");
-
-    check_keys(c);
-    if (err == -EACCES) {
-        kvt__report(c->to, "s3 lookup", err, "%s Without s3:ListBucket the store refuses a HEAD "
-                    "of an absent object, so that lookups of absent chunks count as failures, and "
-                    "after eight failures kvtier reads nothing from the tier for a while.",
-                    kvt__why());
-        return false;
-    }
-    check_clock(c, c->call.date_s);
-    int64_t begin = kvt__now_ns();
-    if (err == -ENOENT)
-        err = request(c, "HEAD"); /* over the connection of the first request */
-    if (!err)
-        err = kvt__fail(EBADMSG, "%s: the store reports an object that does not exist.", c->name);
-    if (err != -ENOENT) {
-        kvt__report(c->to, "s3 lookup", err, "%s", kvt__why());
-        return false;
-    }
-    kvt__report(c->to, "s3 lookup", 0, "an absent object is a miss, after %.1f ms",
-                (double)(kvt__now_ns() - begin) / 1e6);
-    return true;
-}
-
 static void
 ignore_listed(void *ctx, const struct kvt__s3_listed *listed)
 {
@@ -168,6 +139,38 @@ check_list(const struct check *c)
         kvt__report(c->to, "s3 list", 0, "objects can be listed");
     kvt__s3_walk_end(walk);
     return err >= 0;
+}
+
+/* A HEAD of an absent object must be a miss.  Return false if further requests make no sense. */
+static bool
+check_lookup(struct check *c)
+{
+    int err = request(c, "HEAD");
+
+    check_keys(c);
+    if (err == -EACCES) {
+        kvt__report(c->to, "s3 lookup", err, "%s Without s3:ListBucket the store refuses a HEAD "
+                    "of an absent object, so that lookups of absent chunks count as failures, and "
+                    "after eight failures kvtier reads nothing from the tier for a while.",
+                    kvt__why());
+        (void)check_list(c); /* a HEAD has no body; the response to a GET contains the reason */
+        return false;
+    }
+    check_clock(c, c->call.date_s);
+    int64_t begin = kvt__now_ns();
+    if (err == -ENOENT)
+        err = request(c, "HEAD"); /* over the connection of the first request */
+    if (!err)
+        err = kvt__fail(EBADMSG, "%s: the store reports an object that does not exist.", c->name);
+    if (err != -ENOENT) {
+        kvt__report(c->to, "s3 lookup", err, "%s", kvt__why());
+        if (c->call.http.http_status == 400) /* for example a session token that has expired */
+            (void)check_list(c);
+        return false;
+    }
+    kvt__report(c->to, "s3 lookup", 0, "an absent object is a miss, after %.1f ms",
+                (double)(kvt__now_ns() - begin) / 1e6);
+    return true;
 }
 
 static bool

@@ -241,6 +241,7 @@ kvt__s3_judge(struct s3_call *call, int *err)
 /* ------------------------------------------------------------------------ sentence */
 
 #define ADVICE_BYTES 192
+#define CA_ADVICE " If a private authority has signed the certificate, set s3_ca_file."
 
 /* Write the advice for a missing bucket to room.  The bucket's name may be unknown; then only the
  * host, earlier in the sentence, identifies the bucket. */
@@ -261,6 +262,13 @@ advice(const struct s3_call *call, int err, char room[ADVICE_BYTES])
         return no_bucket(call->target->address.bucket, room);
     if (!strcmp(call->error.code, "SignatureDoesNotMatch"))
         return " The secret key is wrong.";
+    if (!strcmp(call->error.code, "InvalidAccessKeyId"))
+        return " The store does not know the access key.";
+    if (!strcmp(call->error.code, "ExpiredToken") || !strcmp(call->error.code, "InvalidToken") ||
+        !strcmp(call->error.code, "TokenRefreshRequired"))
+        return " The session token is wrong or has expired.";
+    if (!strcmp(call->error.code, "RequestTimeTooSkewed"))
+        return " The clocks of this host and of the store differ.";
     if (err == -EACCES && call->tier->is_unsigned)
         return " Requests are not signed (s3_unsigned).";
     if (err == -EACCES && (!strcmp(call->method, "DELETE") ||
@@ -293,9 +301,10 @@ kvt__s3_set_call_why(const struct s3_call *call, int err)
     if (call->n_attempts > 1)
         snprintf(tries, sizeof tries, " (%u attempts)", call->n_attempts);
     if (call->http.status && (status < 300 || call->head_err))
-        (void)kvt__fail(-err, "%s %s at %s%s: %.*s.", call->method,
+        (void)kvt__fail(-err, "%s %s at %s%s: %.*s.%s", call->method,
                         call->name ? call->name : a->bucket_path, a->host, tries,
-                        without_stop(call->http.why), call->http.why);
+                        without_stop(call->http.why), call->http.why,
+                        call->http.status == -EKEYREJECTED ? CA_ADVICE : "");
     else
         /* The final dot keeps kvt__fail() from adding the errno, which the store did not report. */
         (void)kvt__fail(-err, "status %d%s%s%s%s: %s %s at %s%s.%s%s%.*s%s", status,
