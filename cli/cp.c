@@ -55,14 +55,17 @@ on_interrupt(int signal)
     interrupted = 1;
 }
 
-/* Make the first SIGINT or SIGTERM set interrupted.  A second signal ends the process. */
+/* Make the first SIGINT, SIGTERM or SIGHUP set interrupted.  A second signal ends the process. */
 static void
 catch_interrupts(void)
 {
     struct sigaction action = { .sa_handler = on_interrupt, .sa_flags = (int)SA_RESETHAND };
+    struct sigaction before;
 
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    if (!sigaction(SIGHUP, NULL, &before) && before.sa_handler != SIG_IGN) /* not with nohup */
+        sigaction(SIGHUP, &action, NULL);
 }
 
 /* ----------------------------------------------------------- transfer of a chunk */

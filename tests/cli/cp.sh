@@ -171,18 +171,21 @@ has 'disk full'
 make slow 'disk_io_threads: 1' 'remote_storage_plugins: fault' 'extra_config:' \
     "  remote_storage_plugin.fault.base_path: delay=1,delay_ms=100/fs://$dir/late"
 make late "remote_url: fs://$dir/late"
-"$kvtier" cp --from gds.yaml --to slow.yaml >out 2>err &
-pid=$!
-until [ -n "$(find late -name '*.data' 2>/dev/null)" ]; do kill -0 $pid || break; sleep 0.05; done
-kill -INT $pid
-wait $pid
-code=$?
-[ $code -eq 1 ] || fail "an interrupted copy: exit $code"
-has ' left: the same command continues$'
-copied=$(sed -n 's/ chunks.*//p' out)
-expect 0 cp --from gds.yaml --to late.yaml --json
-json "o['skipped_chunks'] == $copied and o['copied_chunks'] == $total - $copied"
-hits late.yaml
+for signal in INT HUP; do
+    rm -rf late
+    "$kvtier" cp --from gds.yaml --to slow.yaml >out 2>err &
+    pid=$!
+    until [ -n "$(find late -name '*.data' 2>/dev/null)" ]; do kill -0 $pid || break; sleep 0.05; done
+    kill -$signal $pid
+    wait $pid
+    code=$?
+    [ $code -eq 1 ] || fail "an interrupted copy: exit $code"
+    has ' left: the same command continues$'
+    copied=$(sed -n 's/ chunks.*//p' out)
+    expect 0 cp --from gds.yaml --to late.yaml --json
+    json "o['skipped_chunks'] == $copied and o['copied_chunks'] == $total - $copied"
+    hits late.yaml
+done
 
 # wrong usage
 expect 2 cp --from gds.yaml --to gds.yaml
