@@ -5,6 +5,8 @@
 #ifndef KVT_CLI_H
 #define KVT_CLI_H
 
+#include <stdio.h>
+
 #include "kvtier.h"
 
 /* Exit codes. */
@@ -48,6 +50,10 @@ int cli_code(int status);
 
 /* Print kvt_last_error() with cli_error().  err: a negative errno.  Return cli_code(err). */
 int cli_fail(int err);
+
+/* Print the text as a line.  Control characters appear as \xNN: keys and messages of a store may
+ * contain the commands of a terminal. */
+void cli_print_text(FILE *out, const char *text);
 
 /* Print log lines of max_level and below to standard error; as for kvt_set_log(). */
 void cli_set_log(enum kvt_log_level max_level);

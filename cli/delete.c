@@ -63,6 +63,13 @@ on_deleted(void *ctx, const struct cli_chunk *chunk, const struct kvt_op *op)
 }
 
 static void
+print_chunk(const char *tier, const char *key)
+{
+    printf("%-8s ", tier);
+    cli_print_text(stdout, key);
+}
+
+static void
 print_chunks(struct kvt_store *store, const struct cli_chunks *c, struct deletion *d)
 {
     struct kvt_tier_info info = KVT_INIT(struct kvt_tier_info);
@@ -73,7 +80,7 @@ print_chunks(struct kvt_store *store, const struct cli_chunks *c, struct deletio
             cli_print_json(json_pack("{s:o, s:s}", "key", cli_json_text(c->chunks[i].key),
                                      "tier", info.tier));
         else
-            printf("%-8s %s\n", info.tier, c->chunks[i].key);
+            print_chunk(info.tier, c->chunks[i].key);
         d->n++;
         d->bytes += c->chunks[i].stored_bytes;
     }

@@ -29,8 +29,10 @@ add_finding(struct findings *f, enum verdict verdict, const char *check, const c
     f->n_bad += verdict == BAD;
     json_array_append_new(f->all, json_pack("{s:s, s:s, s:o}", "check", check, "verdict",
                                             names[verdict], "text", cli_json_text(text)));
-    if (!f->json)
-        printf("%-5s %-14s %s\n", words[verdict], check, text);
+    if (f->json)
+        return;
+    printf("%-5s %-14s ", words[verdict], check);
+    cli_print_text(stdout, text);
 }
 
 /* ------------------------------------------------------------ configuration */

@@ -30,8 +30,8 @@ print_one(void *ctx, const struct kvt_listed *x)
     }
     if (localtime_r(&written, &tm))
         strftime(when, sizeof when, "%Y-%m-%d %H:%M", &tm);
-    printf("%-8s %10s  %s  %s\n", x->tier, cli_size_text(x->stored_bytes, size), when,
-           x->key);
+    printf("%-8s %10s  %s  ", x->tier, cli_size_text(x->stored_bytes, size), when);
+    cli_print_text(stdout, x->key);
     return ferror(stdout);
 }
 

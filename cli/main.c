@@ -30,7 +30,10 @@ print_log(void *ctx, enum kvt_log_level level, const char *line)
         [KVT_LOG_DEBUG] = "debug", [KVT_LOG_TRACE] = "trace" };
 
     (void)ctx;
-    fprintf(stderr, "kvtier: %s: %s\n", names[level], line);
+    flockfile(stderr);
+    fprintf(stderr, "kvtier: %s: ", names[level]);
+    cli_print_text(stderr, line);
+    funlockfile(stderr);
 }
 
 void

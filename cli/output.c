@@ -45,6 +45,17 @@ cli_json_text(const char *text)
 }
 
 void
+cli_print_text(FILE *out, const char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 0x7f)
+            fprintf(out, "\\x%02x", (unsigned char)*text);
+        else
+            putc(*text, out);
+    putc('\n', out);
+}
+
+void
 cli_print_json(json_t *object)
 {
     json_dumpf(object, stdout, 0);
@@ -72,7 +83,8 @@ cli_error(int code, const char *fmt, ...)
     if (!ok)
         return code;
     if (!uses_json) {
-        fprintf(stderr, "kvtier: %s\n", text);
+        fprintf(stderr, "kvtier: ");
+        cli_print_text(stderr, text);
     } else {
         cli_print_json(json_pack("{s:o}", "error", cli_json_text(text)));
     }

@@ -38,7 +38,9 @@ stat_key(struct kvt_store *store, const struct cli_common *c, const char *key)
         cli_print_json(op_json(&op));
         return CLI_DONE;
     }
-    printf("key       %s\nbytes     %" PRIu64 "\n", key, op.found_bytes);
+    printf("key       ");
+    cli_print_text(stdout, key);
+    printf("bytes     %" PRIu64 "\n", op.found_bytes);
     if (op.found & KVT_FOUND_ID) {
         cli_id_text(op.id, id);
         printf("identity  %s\n", id);

@@ -34,7 +34,8 @@ on_verified(void *ctx, const struct cli_chunk *chunk, const struct kvt_op *op)
         t->n_failed++;
     if (op->status && !t->json) {
         cli_progress_end();
-        printf("%s: %s\n", code == CLI_NEGATIVE ? "bad" : "not read", op->why);
+        printf("%s: ", code == CLI_NEGATIVE ? "bad" : "not read");
+        cli_print_text(stdout, op->why);
     } else if (op->status) {
         cli_print_json(json_pack("{s:o, s:o}", "key", cli_json_text(op->key), "error",
                                  cli_json_text(op->why)));

@@ -241,3 +241,22 @@ fi
 ends 0 get "$key" "$temp/back"
 cmp "$temp/in" "$temp/back"
 ends 0 verify
+
+# control characters of a key cannot control the terminal
+escaped=$(printf 'a\033[31m\nb@1@0@1f@bfloat16')
+run() { "$kvtier" "$@" --set "remote_url=fs://$temp/strange"; }
+ends 0 put "$escaped" "$temp/in"
+for words in ls 'rm --dry-run --prefix a'; do
+    ends 0 $words
+    prints ' a\\x1b\[31m\\x0ab@1@0@1f@bfloat16$'
+done
+ends 0 stat "$escaped"
+prints '^key  *a\\x1b'
+ends 0 rm "$escaped"
+for words in get stat verify; do
+    last=
+    [ $words = get ] && last="$temp/back"
+    ends 1 $words "$escaped" $last
+    prints 'a\\x1b.*No such file'
+    ! grep -q "$(printf '\033')" "$temp/out" "$temp/err"
+done
