@@ -175,7 +175,10 @@ for signal in INT HUP; do
     rm -rf late
     "$kvtier" cp --from gds.yaml --to slow.yaml >out 2>err &
     pid=$!
-    until [ -n "$(find late -name '*.data' 2>/dev/null)" ]; do kill -0 $pid || break; sleep 0.05; done
+    until [ -n "$(find late -name '*.data' 2>/dev/null)" ]; do
+        kill -0 $pid || break
+        sleep 0.05
+    done
     kill -$signal $pid
     wait $pid
     code=$?

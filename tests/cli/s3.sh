@@ -32,7 +32,8 @@ port=$(sed -n 's/.*"port": \([0-9]*\).*/\1/p' facts)
 [ -n "$port" ] || { cat log; exit 1; }
 host=127.0.0.1:$port
 tls_port=$(sed -n 's/.*"tls_port": \([0-9]*\).*/\1/p' facts)
-trap 'forget "s3://$host/kv/" "s3://$host/nowhere/" "s3://127.0.0.1:$tls_port/kv/"; rm -rf "$dir"' EXIT
+trap 'forget "s3://$host/kv/" "s3://$host/nowhere/" "s3://127.0.0.1:$tls_port/kv/"
+    rm -rf "$dir"' EXIT
 
 export AWS_EC2_METADATA_DISABLED=true HOME="$dir" no_proxy='*'
 at() { # BUCKET CODE ARGUMENTS...: with its keys
