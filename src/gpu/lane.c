@@ -198,7 +198,9 @@ mark_caller_locked(struct kvt__lane *lane, void *stream)
 {
     int error = order_streams(&lane->gpu->driver, lane->caller_event, stream, lane->kernels);
 
-    lane->has_caller_event = !error;
+    /* After an error the order of an earlier call still holds. */
+    if (!error)
+        lane->has_caller_event = true;
     return error ? kvt__gpu_fail(lane->gpu, error, "The GPU's streams cannot be ordered")
                  : 0;
 }

@@ -61,6 +61,19 @@ a_gather_is_between_the_callers_writes(void **state)
     late_end(&l);
 }
 
+/* Expect that all bytes of the chunk's blocks are `value`. */
+static void
+expect_scattered(struct late *l, int value)
+{
+    unsigned char *back = malloc(l->bytes);
+
+    rig_wait(stream);
+    rig_get(l->p.memory, l->t.memory, l->p.bytes);
+    kvt__gather(&l->p.view, late_blocks, 320, back, NULL);
+    assert_true(all_are(back, l->bytes, value));
+    free(back);
+}
+
 static void
 a_scatter_is_after_the_callers_write(void **state)
 {
@@ -76,11 +89,48 @@ a_scatter_is_after_the_callers_write(void **state)
     assert_int_equal(l.a.n_done, 0);
     gate_open(&l.gate);
     assert_int_equal(pending_copy_wait(&l.a), 0);
-    unsigned char *back = malloc(l.bytes);
-    rig_get(l.p.memory, l.t.memory, l.p.bytes);
-    kvt__gather(&l.p.view, late_blocks, 320, back, NULL);
-    assert_true(all_are(back, l.bytes, 19));
-    free(back);
+    expect_scattered(&l, 19);
+    late_end(&l);
+}
+
+/* Copies on another stream give a scatter time to run too early. */
+static void
+gather_beside(struct late *l)
+{
+    unsigned char *chunk = rig_pinned(l->bytes);
+    void *beside = rig_stream();
+    struct pending_copy a;
+    struct kvt__gpu_copy *list[] = { &a.copy };
+
+    for (int i = 0; i < 5; i++) {
+        pending_copy_init(&a, &l->t.view, late_blocks, 320, false, chunk);
+        assert_int_equal(kvt__gpu_gather(gpu, beside, list, 1), 0);
+        assert_int_equal(pending_copy_wait(&a), 0);
+    }
+    rig_end_stream(beside);
+    rig_unpin(chunk);
+}
+
+static void
+an_error_of_a_later_order_keeps_the_earlier_order(void **state)
+{
+    struct late l;
+
+    (void)state;
+    if (!rig.fake)
+        skip();
+    late_make(&l, "lkbth");
+    memset(l.chunk, 19, l.bytes);
+    rig_call(stream, gate_pass, &l.gate);
+    rig_fill(stream, l.t.memory, 17, l.p.bytes);
+    assert_int_equal(kvt__gpu_after(gpu, stream), 0);
+    rig.fake->fail_on(rig.kind == KVT__GPU_CUDA ? "cuEventRecord" : "hipEventRecord", 0, 2, true);
+    assert_int_equal(kvt__gpu_after(gpu, stream), -ENOMEM);
+    assert_int_equal(kvt__gpu_scatter(gpu, l.list, 1), 0);
+    gather_beside(&l);
+    gate_open(&l.gate);
+    assert_int_equal(pending_copy_wait(&l.a), 0);
+    expect_scattered(&l, 19);
     late_end(&l);
 }
 
@@ -189,6 +239,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         TEST(a_gather_is_between_the_callers_writes),
         TEST(a_scatter_is_after_the_callers_write),
+        TEST(an_error_of_a_later_order_keeps_the_earlier_order),
         TEST(sums_wait_for_no_stream),
         TEST(closing_waits_for_copies_in_flight),
         TEST(threads_copy_side_by_side),
