@@ -17,35 +17,55 @@ _Static_assert(KVT__MAX_STEP_BYTES / KVT__MAX_UNIT_BYTES <= KVT__MAX_UNITS &&
 
 /* -------------------------------------------------------------------- steps */
 
-int
-kvt__lane_grow(struct kvt__lane *lane)
+/* Allocate the memory and events of a slab's steps, and link the steps to a list.  0 or the
+ * driver's error. */
+static int
+make_steps(const struct kvt__driver *d, struct kvt__step_slab *slab)
 {
-    const struct kvt__driver *d = &lane->gpu->driver;
-    struct kvt__step_slab *slab = calloc(1, sizeof *slab);
     void *pinned = NULL;
-
-    if (!slab)
-        return kvt__fail(ENOMEM, "a GPU's copies");
     int error = d->host_alloc(&pinned, KVT__SLAB_STEPS * STEP_BYTES,
                               KVT__HOST_PORTABLE | KVT__HOST_MAPPED);
+
     slab->pinned = pinned;
-    slab->next = lane->slabs;
-    lane->slabs = slab;
     for (size_t i = 0; !error && i < KVT__SLAB_STEPS; i++) {
         struct kvt__step *step = &slab->steps[i];
 
         step->table = slab->pinned + i * STEP_BYTES;
         step->results = (void *)(step->table + KVT__TABLE_BYTES);
+        step->next = i + 1 < KVT__SLAB_STEPS ? step + 1 : NULL;
         error = d->event_create(&step->finished, KVT__EVENT_BLOCKS | KVT__EVENT_NO_TIME);
-        if (error)
-            break;
-        pthread_mutex_lock(&lane->lock);
-        step->next = lane->idle;
-        lane->idle = step;
-        pthread_mutex_unlock(&lane->lock);
     }
-    return error ? kvt__gpu_fail(lane->gpu, error, "No pinned memory for copies on the GPU")
-                 : 0;
+    return error;
+}
+
+void
+kvt__step_slab_free(struct kvt__step_slab *slab, const struct kvt__driver *d)
+{
+    for (size_t i = 0; d && i < KVT__SLAB_STEPS; i++)
+        if (slab->steps[i].finished)
+            d->event_destroy(slab->steps[i].finished);
+    if (d && slab->pinned)
+        d->host_free(slab->pinned);
+    free(slab);
+}
+
+int
+kvt__lane_grow(struct kvt__lane *lane)
+{
+    const struct kvt__driver *d = &lane->gpu->driver;
+    struct kvt__step_slab *slab = calloc(1, sizeof *slab);
+
+    if (!slab)
+        return kvt__fail(ENOMEM, "a GPU's copies");
+    int error = make_steps(d, slab);
+    if (error) {
+        kvt__step_slab_free(slab, d);
+        return kvt__gpu_fail(lane->gpu, error, "No pinned memory for copies on the GPU");
+    }
+    slab->next = lane->slabs;
+    lane->slabs = slab;
+    kvt__lane_return_steps(lane, slab->steps);
+    return 0;
 }
 
 /* Take an idle step, or allocate more steps.  NULL with a sentence: no memory. */

@@ -49,6 +49,9 @@ struct kvt__lane {
  * thread uses the lane yet.  0 or -errno with a sentence. */
 int kvt__lane_grow(struct kvt__lane *lane);
 
+/* Free a slab.  d NULL: do not free the driver's objects, whose context no longer exists. */
+void kvt__step_slab_free(struct kvt__step_slab *slab, const struct kvt__driver *d);
+
 /* Cut the copies into idle steps and set *steps to the list of these steps.  The caller holds
  * `order`, and queues the steps or returns the steps with kvt__lane_return_steps().  0; -errno with
  * a sentence: all steps stay idle. */

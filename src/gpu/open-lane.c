@@ -82,17 +82,11 @@ kvt__lane_open(struct kvt__gpu *gpu, bool gather, size_t staging_bytes,
 static void
 free_slabs(struct kvt__lane *lane, bool entered)
 {
-    const struct kvt__driver *d = &lane->gpu->driver;
     struct kvt__step_slab *next;
 
     for (struct kvt__step_slab *slab = lane->slabs; slab; slab = next) {
         next = slab->next;
-        for (size_t i = 0; entered && i < KVT__SLAB_STEPS; i++)
-            if (slab->steps[i].finished)
-                d->event_destroy(slab->steps[i].finished);
-        if (entered && slab->pinned)
-            d->host_free(slab->pinned);
-        free(slab);
+        kvt__step_slab_free(slab, entered ? &lane->gpu->driver : NULL);
     }
 }
 

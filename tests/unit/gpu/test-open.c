@@ -259,6 +259,75 @@ a_driver_error_ends_the_affected_copies(void **state)
     expect_nothing_left();
 }
 
+/* Gather behind a blocked stream until the driver fails to allocate the structures for one more
+ * copy.  Return the number of copies that were submitted. */
+static int
+gather_until_full(struct kvt__gpu *gpu, void *stream, struct pending_copy *pending, int max)
+{
+    for (int n = 0; n < max; n++) {
+        struct kvt__gpu_copy *list[] = { &pending[n].copy };
+        int err = kvt__gpu_gather(gpu, stream, list, 1);
+
+        if (err) {
+            assert_int_equal(err, -ENOMEM);
+            return n;
+        }
+    }
+    return max;
+}
+
+static void
+a_failed_allocation_leaves_nothing(struct kvt__gpu *gpu, struct paged *p, const char *failing,
+                                   int after)
+{
+    enum { MAX_N = 40 };
+    static const int32_t blocks[] = { 0 };
+    unsigned char *chunk = fake->pinned(kvt__chunk_bytes(&p->view, 10));
+    struct pending_copy pending[MAX_N];
+    struct gate gate = GATE;
+    void *stream = fake->stream();
+
+    for (int i = 0; i < MAX_N; i++)
+        pending_copy_init(&pending[i], &p->view, blocks, 10, false, chunk);
+    fake->call(stream, gate_pass, &gate);
+    int n_alive = fake->n_alive;
+    fake->fail_on(failing, after, 2, false);
+    int n = gather_until_full(gpu, stream, pending, MAX_N);
+    assert_in_range(n, 1, MAX_N - 1);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(gather_until_full(gpu, stream, &pending[n], 1), 0);
+    assert_int_equal(fake->n_alive, n_alive);
+    fake->fail_on(NULL, 0, 0, false);
+    n += gather_until_full(gpu, stream, &pending[n], 1);
+    gate_open(&gate);
+    for (int i = 0; i < n; i++)
+        assert_int_equal(pending_copy_wait(&pending[i]), 0);
+    assert_int_equal(pending[n].n_done, 0);
+    fake->end_stream(stream);
+    fake->unpin(chunk);
+}
+
+static void
+copies_without_memory_leave_nothing_allocated(void **state)
+{
+    static const char *const names[][2] = { { "cuMemHostAlloc", "hipHostMalloc" },
+                                            { "cuEventCreate", "hipEventCreateWithFlags" } };
+    struct paged p = strided(2, 1, 4, 128, 64);
+
+    (void)state;
+    paged_alloc = fake->alloc;
+    paged_free = fake->free;
+    lay_out(&p, "lkbht", 0, false);
+    for (int i = 0; i < 2; i++) {
+        struct kvt__gpu *gpu = fake_open(method, 1);
+
+        a_failed_allocation_leaves_nothing(gpu, &p, names[i][fake_kind == KVT__GPU_HIP], 3 * i);
+        kvt__gpu_close(gpu);
+    }
+    fake->free(p.memory);
+    expect_nothing_left();
+}
+
 static void
 a_device_that_is_lost_ends_all_copies(void **state)
 {
@@ -335,6 +404,7 @@ main(int argc, char **argv)
     };
     const struct CMUnitTest copying[] = {
         cmocka_unit_test(a_driver_error_ends_the_affected_copies),
+        cmocka_unit_test(copies_without_memory_leave_nothing_allocated),
         cmocka_unit_test(a_device_that_is_lost_ends_all_copies),
     };
     const struct CMUnitTest ending[] = {
