@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Cut copies into steps, and allocate steps. */
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -119,7 +120,7 @@ path_of(const struct kvt__lane *lane, const struct kvt__gpu_copy *copy)
 
         most = block > most ? block : most;
     }
-    if (!lane->gpu->by_kernels || most > KVT__MAX_JOB_BYTES)
+    if (!lane->gpu->by_kernels || most > KVT__MAX_JOB_BYTES || !kvt__step_table_fits(copy))
         return KVT__PATH_BATCH;
     return copy->on_device ? KVT__PATH_DEVICE : KVT__PATH_STAGED;
 }
@@ -153,9 +154,7 @@ cut(struct kvt__lane *lane, struct kvt__gpu_copy *copy, struct kvt__step **steps
             step = **end = take_step(lane, path);
             if (!step)
                 return -ENOMEM;
-            if (!kvt__step_has_room(step, copy))
-                return kvt__fail(EINVAL, "A chunk of %u tokens has too many blocks or "
-                                 "layers for the GPU's kernels.", copy->n_tokens);
+            assert(kvt__step_has_room(step, copy));
         }
         room = bytes_left(lane, step);
         to = copy->own.bytes - from < room ? copy->own.bytes : from + room;

@@ -224,8 +224,8 @@ located(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i)
            ((kvt__u64)rest << log);
 }
 
-/* Load element first + at of the job, and set *to to the address where the element belongs.  at < 0:
- * one of the zeros in front of the unit. */
+/* Load element first + at of the job, and set *to to the address where the element belongs.
+ * at < 0: one of the zeros in front of the unit. */
 INLINE struct element
 fetched(const struct kvt__copy_job *job, kvt__u32 kind, kvt__u32 log, kvt__u32 first, kvt__i32 at,
         kvt__u64 *to)

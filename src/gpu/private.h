@@ -125,6 +125,10 @@ int kvt__lane_copy(struct kvt__lane *lane, struct kvt__gpu_copy *const *copies, 
 /* Reset a step, but keep the memory and the event: table, results and finished. */
 void kvt__step_begin(struct kvt__step *step, enum kvt__copy_path path, bool gather);
 
+/* Return true if the bases and offsets of the copy fit into the table of an empty step.  Copies
+ * that do not fit need KVT__PATH_BATCH. */
+bool kvt__step_table_fits(const struct kvt__gpu_copy *copy);
+
 /* Return true if the step has room for one more piece of the copy. */
 bool kvt__step_has_room(const struct kvt__step *step, const struct kvt__gpu_copy *copy);
 

@@ -10,9 +10,12 @@
 #include "gpu/private.h"
 #include "gpu/plan.h"
 
+/* Bytes of a table for bases and offsets. */
+#define TABLE_ROOM (KVT__TABLE_BYTES / 2)
+
 _Static_assert(KVT__STEP_PIECES * sizeof(struct kvt__copy_job) +
-               KVT__STEP_UNITS * sizeof(struct kvt__unit) < KVT__TABLE_BYTES / 2,
-               "half a table is for bases and offsets");
+               KVT__STEP_UNITS * sizeof(struct kvt__unit) < KVT__TABLE_BYTES - TABLE_ROOM,
+               "the rest of a table is for jobs and units");
 
 void
 kvt__step_begin(struct kvt__step *step, enum kvt__copy_path path, bool gather)
@@ -41,14 +44,24 @@ n_blocks(const struct kvt__gpu_copy *copy)
     return ((size_t)copy->n_tokens + copy->view->block_tokens - 1) / copy->view->block_tokens;
 }
 
+/* Bytes that the copy needs for bases and offsets in the table of a step of kernels. */
+static size_t
+table_bytes(const struct kvt__gpu_copy *copy)
+{
+    return copy->view ? bases_bytes(copy->view) + n_blocks(copy) * sizeof(uint64_t) : 0;
+}
+
+bool
+kvt__step_table_fits(const struct kvt__gpu_copy *copy)
+{
+    return table_bytes(copy) <= TABLE_ROOM;
+}
+
 bool
 kvt__step_has_room(const struct kvt__step *step, const struct kvt__gpu_copy *copy)
 {
-    size_t need = step->table_used;
-
-    if (step->path != KVT__PATH_BATCH && copy->view)
-        need += bases_bytes(copy->view) + n_blocks(copy) * sizeof(uint64_t);
-    return step->n_pieces < KVT__STEP_PIECES && need <= KVT__TABLE_BYTES / 2;
+    return step->n_pieces < KVT__STEP_PIECES &&
+           (step->path == KVT__PATH_BATCH || step->table_used + table_bytes(copy) <= TABLE_ROOM);
 }
 
 static void

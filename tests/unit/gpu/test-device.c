@@ -292,6 +292,27 @@ more_chunks_than_steps_are_copied(void **state)
     twin_end(&t, &p);
 }
 
+/* The first two chunks just fit into the table of a step of kernels, the others do not. */
+static void
+chunks_of_many_blocks_are_copied_exactly(void **state)
+{
+    static const uint32_t n_blocks[] = { 8189, 8190, 8191, 20000 };
+    struct paged p = strided(2, 1, 1, 16, 1);
+    int32_t *blocks = malloc(20000 * sizeof *blocks);
+    struct twin t;
+
+    (void)state;
+    lay_out(&p, "lkbth", 0, false);
+    twin_make(&t, &p);
+    for (size_t i = 0; i < sizeof n_blocks / sizeof *n_blocks; i++) {
+        for (uint32_t b = 0; b < n_blocks[i]; b++)
+            blocks[b] = (int32_t)below(N_BLOCKS);
+        check_gathered(&p, &t, blocks, n_blocks[i], i % 2 ? PINNED : DEVICE);
+    }
+    free(blocks);
+    twin_end(&t, &p);
+}
+
 static void
 a_chunk_of_nothing_is_done(void **state)
 {
@@ -344,6 +365,7 @@ main(int argc, char **argv)
         TEST(deepseeks_layers_are_copied_exactly),
         TEST(chunks_of_all_sizes_share_the_staging_memory),
         TEST(more_chunks_than_steps_are_copied),
+        TEST(chunks_of_many_blocks_are_copied_exactly),
         TEST(a_chunk_of_nothing_is_done),
         TEST(device_checksums_equal_host_checksums),
     };
