@@ -12,6 +12,7 @@
 #include "kernels-c.h"
 
 #define MAX_PARAMS 5
+#define MAX_PITCH INT32_MAX /* CU_DEVICE_ATTRIBUTE_MAX_PITCH */
 
 static void test_lose(int error);
 static void test_fail(const char *failing, int after, int error, bool once);
@@ -397,7 +398,8 @@ int
 core_copy(void *to, const void *from, size_t to_pitch, size_t from_pitch, size_t width,
           size_t height, void *stream)
 {
-    if (!width || !height || (height > 1 && (to_pitch < width || from_pitch < width)))
+    if (!width || !height || (height > 1 && (to_pitch < width || from_pitch < width)) ||
+        to_pitch > MAX_PITCH || from_pitch > MAX_PITCH)
         return INVALID_VALUE;
     core_look(to, (height - 1) * to_pitch + width);
     core_look(from, (height - 1) * from_pitch + width);

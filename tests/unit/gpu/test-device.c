@@ -313,6 +313,112 @@ chunks_of_many_blocks_are_copied_exactly(void **state)
     twin_end(&t, &p);
 }
 
+/* Views of several groups, whose elements differ in width, in one submit.  The chunks are adjacent
+ * in host memory, the second chunk is larger than a part, and the chunks of the last two views need
+ * copies of the driver: 9000 blocks, and a block of 4 GiB. */
+static void
+chunks_of_different_views_are_copied_together(void **state)
+{
+    enum { N = 9, ROOM = 1 << 20, N_VIEWS = 4 };
+    static const uint32_t n_tokens[N] = { 3, 300, 40, 10, 7, 9000, 5, 60, 1 };
+    static const int which[N] = { 0, 1, 0, 3, 0, 2, 1, 0, 1 };
+    struct paged p[N_VIEWS] = { strided(1, 1, 1, 6, 64), strided(2, 2, 2, 80, 64),
+                                strided(1, 1, 1, 16, 1), strided(1, 1, 1, 4096, 16) };
+    unsigned char *chunks = rig_pinned(ROOM), *want = malloc(ROOM);
+    int32_t *blocks = malloc(9000 * sizeof *blocks);
+    struct pending_copy pending[N];
+    struct kvt__gpu_copy *list[N];
+    struct twin t[N_VIEWS];
+    uint64_t at = 0;
+    uint32_t crc;
+
+    (void)state;
+    for (int i = 0; i < N_VIEWS; i++) {
+        lay_out(&p[i], "lkbth", 0, false);
+        p[i].view.block_tokens = i == 3 ? 1 << 20 : p[i].view.block_tokens;
+        twin_make(&t[i], &p[i]);
+    }
+    for (uint32_t i = 0; i < 9000; i++)
+        blocks[i] = (int32_t)below(N_BLOCKS);
+    for (int i = 0; i < N; i++) {
+        pending_copy_init(&pending[i], &t[which[i]].view, blocks, n_tokens[i], false,
+                          chunks + at);
+        pending[i].copy.own.sum = 1; /* the caller need not initialize the private part */
+        pending[i].copy.own.err = -EIO;
+        list[i] = &pending[i].copy;
+        at += kvt__chunk_bytes(&p[which[i]].view, n_tokens[i]);
+    }
+    assert_true(at <= ROOM);
+    assert_int_equal(kvt__gpu_gather(gpu, stream, list, N), 0);
+    for (int i = 0; i < N; i++) {
+        struct paged *of = &p[which[i]];
+        uint64_t bytes = kvt__chunk_bytes(&of->view, n_tokens[i]);
+
+        assert_int_equal(pending_copy_wait(&pending[i]), 0);
+        kvt__gather(&of->view, blocks, n_tokens[i], want, &crc);
+        assert_int_equal(pending[i].crc, crc);
+        assert_memory_equal(pending[i].copy.chunk, want, bytes);
+    }
+    for (int i = 0; i < N_VIEWS; i++)
+        twin_end(&t[i], &p[i]);
+    free(blocks);
+    free(want);
+    rig_unpin(chunks);
+}
+
+/* The tables of the chunks need more room than one step has. */
+static void
+many_chunks_of_many_blocks_are_copied(void **state)
+{
+    enum { N = 100, N_TOKENS = 1600 };
+    struct paged p = strided(1, 1, 1, 16, 1);
+    uint64_t bytes = kvt__chunk_bytes(&p.view, N_TOKENS);
+    unsigned char *chunks = rig_alloc(N * bytes), *want = malloc(bytes), *got = malloc(bytes);
+    struct pending_copy *pending = calloc(N, sizeof *pending);
+    int32_t blocks[N_TOKENS];
+    struct kvt__gpu_copy *list[N];
+    struct twin t;
+
+    (void)state;
+    lay_out(&p, "lkbth", 0, false);
+    twin_make(&t, &p);
+    for (int i = 0; i < N_TOKENS; i++)
+        blocks[i] = (int32_t)below(N_BLOCKS);
+    for (int i = 0; i < N; i++) {
+        pending_copy_init(&pending[i], &t.view, blocks, N_TOKENS, true, chunks + i * bytes);
+        list[i] = &pending[i].copy;
+    }
+    assert_int_equal(kvt__gpu_gather(gpu, stream, list, N), 0);
+    kvt__gather(&p.view, blocks, N_TOKENS, want, NULL);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(pending_copy_wait(&pending[i]), 0);
+        rig_get(got, chunks + i * bytes, bytes);
+        assert_memory_equal(got, want, bytes);
+    }
+    free(want);
+    free(got);
+    free(pending);
+    rig_free(chunks);
+    twin_end(&t, &p);
+}
+
+/* A block of 4 GiB, of which the chunk has the first tokens: too many elements for kernels. */
+static void
+a_huge_block_is_copied_exactly(void **state)
+{
+    struct paged p = strided(1, 1, 1, 4096, 16);
+    static const int32_t blocks[] = { 0 };
+    struct twin t;
+
+    (void)state;
+    lay_out(&p, "lkbth", 0, false);
+    twin_make(&t, &p);
+    p.view.block_tokens = t.view.block_tokens = 1 << 20;
+    check_gathered(&p, &t, blocks, 10, PINNED);
+    check_gathered(&p, &t, blocks, 10, DEVICE);
+    twin_end(&t, &p);
+}
+
 static void
 a_chunk_of_nothing_is_done(void **state)
 {
@@ -366,6 +472,9 @@ main(int argc, char **argv)
         TEST(chunks_of_all_sizes_share_the_staging_memory),
         TEST(more_chunks_than_steps_are_copied),
         TEST(chunks_of_many_blocks_are_copied_exactly),
+        TEST(chunks_of_different_views_are_copied_together),
+        TEST(many_chunks_of_many_blocks_are_copied),
+        TEST(a_huge_block_is_copied_exactly),
         TEST(a_chunk_of_nothing_is_done),
         TEST(device_checksums_equal_host_checksums),
     };

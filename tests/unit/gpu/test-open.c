@@ -133,6 +133,16 @@ the_copy_method_is_measured_or_forced(void **state)
 }
 
 static void
+kernels_that_do_not_run_are_replaced_by_copies(void **state)
+{
+    (void)state;
+    fake->fail_on(fake_kind == KVT__GPU_HIP ? "hipModuleLaunchKernel" : "cuLaunchKernel", 0, 719,
+                  false);
+    open_and_close(NULL, "batch copies");
+    fake->fail_on(NULL, 0, 0, false);
+}
+
+static void
 kernels_that_do_not_compile_are_replaced_by_copies(void **state)
 {
     struct kvt__gpu *gpu;
@@ -255,6 +265,59 @@ a_driver_error_ends_the_affected_copies(void **state)
     copy_three(gpu, &p, chunks, true); /* works again */
     kvt__gpu_close(gpu);
     fake->unpin(chunks);
+    fake->free(p.memory);
+    expect_nothing_left();
+}
+
+static void
+a_sum_reports_an_error_of_the_driver(void **state)
+{
+    bool hip = fake_kind == KVT__GPU_HIP, kernels = strcmp(method, "kernel") == 0;
+    struct kvt__gpu *gpu = fake_open(method, 1);
+    unsigned char *at;
+    uint32_t crc;
+
+    (void)state;
+    assert_int_equal(kvt__gpu_alloc(gpu, 4 << 20, &at), 0);
+    fake->fail_on(kernels ? hip ? "hipModuleLaunchKernel" : "cuLaunchKernel"
+                          : hip ? "hipEventSynchronize" : "cuEventSynchronize", 0, 719, true);
+    assert_int_equal(kvt__gpu_sum(gpu, at, 4 << 20, &crc), -EIO);
+    assert_int_equal(kvt__gpu_sum(gpu, at, 4 << 20, &crc), 0);
+    kvt__gpu_close(gpu);
+    expect_nothing_left();
+}
+
+/* Scatters that the driver fails to order give their structures back. */
+static void
+scatters_without_order_leave_nothing_allocated(void **state)
+{
+    static const int32_t blocks[] = { 0 };
+    struct paged p = strided(2, 1, 4, 128, 64);
+    struct pending_copy a;
+    struct kvt__gpu_copy *list[] = { &a.copy };
+
+    (void)state;
+    if (strcmp(method, "kernel") == 0)
+        skip(); /* an error after the submit ends the copy instead */
+    lay_out(&p, "lkbht", 0, false);
+    struct kvt__gpu *gpu = fake_open(method, 1);
+    unsigned char *chunk = fake->pinned(kvt__chunk_bytes(&p.view, 10));
+    int n_alive = fake->n_alive;
+
+    assert_int_equal(kvt__gpu_after(gpu, NULL), 0);
+    fake->fail_on(fake_kind == KVT__GPU_HIP ? "hipStreamWaitEvent" : "cuStreamWaitEvent", 0, 719,
+                  false);
+    for (int i = 0; i < 40; i++) {
+        pending_copy_init(&a, &p.view, blocks, 10, false, chunk);
+        assert_int_equal(kvt__gpu_scatter(gpu, list, 1), -EIO);
+    }
+    fake->fail_on(NULL, 0, 0, false);
+    assert_int_equal(fake->n_alive, n_alive);
+    assert_int_equal(kvt__gpu_scatter(gpu, list, 1), 0);
+    assert_int_equal(pending_copy_wait(&a), 0);
+    assert_int_equal(a.n_done, 1);
+    kvt__gpu_close(gpu);
+    fake->unpin(chunk);
     fake->free(p.memory);
     expect_nothing_left();
 }
@@ -399,11 +462,14 @@ main(int argc, char **argv)
         cmocka_unit_test(kernels_are_compiled_once),
         cmocka_unit_test(a_damaged_cache_is_made_anew),
         cmocka_unit_test(the_copy_method_is_measured_or_forced),
+        cmocka_unit_test(kernels_that_do_not_run_are_replaced_by_copies),
         cmocka_unit_test(kernels_that_do_not_compile_are_replaced_by_copies),
         cmocka_unit_test(an_error_of_any_function_leaves_nothing_open),
     };
     const struct CMUnitTest copying[] = {
         cmocka_unit_test(a_driver_error_ends_the_affected_copies),
+        cmocka_unit_test(a_sum_reports_an_error_of_the_driver),
+        cmocka_unit_test(scatters_without_order_leave_nothing_allocated),
         cmocka_unit_test(copies_without_memory_leave_nothing_allocated),
         cmocka_unit_test(a_device_that_is_lost_ends_all_copies),
     };

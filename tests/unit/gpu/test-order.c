@@ -93,6 +93,30 @@ a_scatter_is_after_the_callers_write(void **state)
     late_end(&l);
 }
 
+/* Let one call of the driver fail after another.  If the gather succeeds, the caller's later write
+ * comes after the gather. */
+static void
+a_failed_order_of_the_caller_is_replaced_by_a_wait(void **state)
+{
+    (void)state;
+    if (!rig.fake)
+        skip();
+    for (int after = 0; after < 40; after++) {
+        struct late l;
+
+        late_make(&l, "lkbht");
+        rig_fill(stream, l.t.memory, 17, l.p.bytes);
+        rig.fake->fail_on(rig.kind == KVT__GPU_CUDA ? "cuStreamWaitEvent" : "hipStreamWaitEvent",
+                          after, 719, true);
+        int err = kvt__gpu_gather(gpu, stream, l.list, 1);
+        rig.fake->fail_on(NULL, 0, 0, false);
+        rig_fill(stream, l.t.memory, 18, l.p.bytes);
+        if (!err && !pending_copy_wait(&l.a))
+            assert_true(all_are(l.chunk, l.bytes, 17));
+        late_end(&l);
+    }
+}
+
 /* Copies on another stream give a scatter time to run too early. */
 static void
 gather_beside(struct late *l)
@@ -239,6 +263,7 @@ main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         TEST(a_gather_is_between_the_callers_writes),
         TEST(a_scatter_is_after_the_callers_write),
+        TEST(a_failed_order_of_the_caller_is_replaced_by_a_wait),
         TEST(an_error_of_a_later_order_keeps_the_earlier_order),
         TEST(sums_wait_for_no_stream),
         TEST(closing_waits_for_copies_in_flight),
