@@ -74,6 +74,7 @@ int bench_hf3fs_rate(const struct bench *bench, struct bench_result *out);
 int bench_hf3fs_exists(const struct bench *bench, struct bench_result *out);
 int bench_gpu(const struct bench *bench, struct bench_result *out);
 int bench_index(const struct bench *bench, struct bench_result *out);
+int bench_codec(const struct bench *bench, struct bench_result *out);
 
 /* ----------------------------------------------------------------- result.c */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The families gpu and index, which helper programs measure.  The helper programs call internal
- * functions of src/.  kvtier-bench-gpu also loads a driver and creates a context;
+ * The families gpu, index and codec, which helper programs measure.  The helper programs call
+ * internal functions of src/.  kvtier-bench-gpu also loads a driver and creates a context;
  * kvtier-bench-index fills memory with an index.  The arguments of a helper program are a case
  * and a directory; the program prints the result as one line of JSON. */
 #include <errno.h>
@@ -99,4 +99,12 @@ bench_index(const struct bench *bench, struct bench_result *out)
     static bool skips_family;
 
     return run_case("index", &skips_family, bench, out);
+}
+
+int
+bench_codec(const struct bench *bench, struct bench_result *out)
+{
+    static bool skips_family;
+
+    return run_case("codec", &skips_family, bench, out);
 }

@@ -52,7 +52,7 @@ bench_result_json(const char *name, const struct bench_result *r)
 static const char *
 known_unit(const char *unit)
 {
-    static const char *const units[] = { "GB/s", "bytes", "ns", "1/s" };
+    static const char *const units[] = { "GB/s", "bytes", "ns", "1/s", "times" };
 
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
         if (!strcmp(units[i], unit))

@@ -12,6 +12,7 @@ cases='file.write file.read file.read.threads file.cpu file.retrieve
     engine.store_file
     cpu.store cpu.retrieve cpu.store.paged cpu.retrieve.paged
     lookup.builtin lookup.sha256_cbor index.bytes index.find index.store index.processes
+    codec.lossless.size codec.lossless.encode codec.lossless.decode
     open.index scan.warm scan.cold
     gds.write gds.read gds.scan gds.scan.cold'
 s3_cases='s3.get s3.put s3.get.tls s3.put.tls s3.get.rate s3.head s3.memory'

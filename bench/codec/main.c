@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvtier-bench-codec CASE DIR [--quick]: run a case of the codec family on one thread and print
+ * the result as one line of JSON.  Exit code: as kvtier, or BENCH_HELPER_SKIPPED.
+ *
+ * The chunk is the KV of 256 tokens of Llama 3.1 8B in bfloat16, 32 MiB.  Throughput counts decoded
+ * bytes. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "cli.h"
+#include "codec/codec.h"
+#include "codec/lossless.h"
+#include "common.h"
+#include "kv.h"
+
+struct rig {
+    const struct kvt__lossless_form *form;
+    struct kvt__codec_shape shape;
+    size_t n_rounds, chunk_bytes, room;
+    uint16_t *chunk;
+    unsigned char *copy;    /* chunk_bytes: decoded, or copied by the baseline */
+    unsigned char *encoded; /* n_planes * room */
+    size_t *sizes;          /* encoded bytes of each plane */
+};
+
+static size_t
+plane_bytes(const struct rig *r)
+{
+    return r->chunk_bytes / r->shape.n_planes;
+}
+
+static int
+encode(struct rig *r)
+{
+    for (size_t p = 0; p < r->shape.n_planes; p++)
+        r->sizes[p] = kvt__lossless_encode(r->form, &r->shape,
+                                           (unsigned char *)r->chunk + p * plane_bytes(r),
+                                           r->encoded + p * r->room);
+    return 0;
+}
+
+static int
+decode(struct rig *r)
+{
+    for (size_t p = 0; p < r->shape.n_planes; p++)
+        if (!kvt__lossless_decode(r->form, &r->shape, r->encoded + p * r->room, r->sizes[p],
+                                  r->copy + p * plane_bytes(r))) {
+            fprintf(stderr, "kvtier-bench: a plane cannot be decoded\n");
+            return CLI_NEGATIVE;
+        }
+    return 0;
+}
+
+static void
+rig_close(struct rig *r)
+{
+    free(r->chunk);
+    free(r->copy);
+    free(r->encoded);
+    free(r->sizes);
+}
+
+static int
+rig_open(struct rig *r, bool quick)
+{
+    *r = (struct rig){ .form = kvt__lossless_forms()[0], .n_rounds = quick ? 3 : BENCH_ROUNDS, .shape = {
+        .element = KVT__ELEMENT_BF16, .row = 1024, .n = quick ? 16 * 1024 : 256 * 1024,
+        .n_planes = quick ? 2 : 64 } };
+    r->chunk_bytes = (size_t)r->shape.n_planes * r->shape.n * 2;
+    r->room = kvt__codec_lossless.room(&r->shape);
+    r->chunk = malloc(r->chunk_bytes);
+    r->copy = malloc(r->chunk_bytes);
+    r->encoded = malloc(r->shape.n_planes * r->room);
+    r->sizes = calloc(r->shape.n_planes, sizeof *r->sizes);
+    if (!r->chunk || !r->copy || !r->encoded || !r->sizes) {
+        fprintf(stderr, "kvtier-bench: not enough memory\n");
+        return CLI_ENVIRONMENT;
+    }
+    kv_fill(&r->shape, r->chunk);
+    memset(r->copy, 0, r->chunk_bytes);
+    encode(r);
+    int code = decode(r);
+    if (!code && memcmp(r->copy, r->chunk, r->chunk_bytes)) {
+        fprintf(stderr, "kvtier-bench: WRONG BYTES: the decoded chunk differs\n");
+        code = CLI_NEGATIVE;
+    }
+    return code;
+}
+
+/* ------------------------------------------------------------------------ cases */
+
+static int
+step_encode(void *ctx, struct bench_cost *out)
+{
+    bench_start(out);
+    int code = encode(ctx);
+    bench_stop(out);
+    return code;
+}
+
+static int
+step_decode(void *ctx, struct bench_cost *out)
+{
+    bench_start(out);
+    int code = decode(ctx);
+    bench_stop(out);
+    return code;
+}
+
+static int
+step_copy(void *ctx, struct bench_cost *out)
+{
+    struct rig *r = ctx;
+
+    bench_start(out);
+    memcpy(r->copy, r->chunk, r->chunk_bytes);
+    bench_stop(out);
+    return 0;
+}
+
+/* Add the throughput of the slower forms. */
+static int
+measure_forms(struct rig *r, bench_step_fn step, struct bench_result *out)
+{
+    const struct kvt__lossless_form *const *form = kvt__lossless_forms();
+    double rates[BENCH_ROUNDS];
+    struct bench_cost cost;
+
+    bench_add_text(out, "form", (*form)->name);
+    while (*++form) {
+        char name[64];
+
+        r->form = *form;
+        for (size_t i = 0; i < r->n_rounds && !bench_interrupted(); i++) {
+            int code = step(r, &cost);
+
+            if (code)
+                return code;
+            rates[i] = (double)r->chunk_bytes / cost.seconds / 1e9;
+        }
+        snprintf(name, sizeof name, "%s, GB/s", r->form->name);
+        bench_add_figure(out, name, bench_median(rates, r->n_rounds));
+    }
+    return 0;
+}
+
+/* Fill in throughputs, as the median of the rounds. */
+static int
+measure(struct rig *r, const char *name, bench_step_fn step, struct bench_result *out)
+{
+    const bench_step_fn steps[] = { step, step_copy };
+    struct bench_cost costs[2 * BENCH_ROUNDS];
+    double ours[BENCH_ROUNDS], plain[BENCH_ROUNDS], ratios[BENCH_ROUNDS];
+    int code = bench_alternate(name, r->n_rounds, steps, 2, r, costs);
+
+    if (code)
+        return code;
+    for (size_t i = 0; i < r->n_rounds; i++) {
+        ours[i] = (double)r->chunk_bytes / costs[i].seconds / 1e9;
+        plain[i] = (double)r->chunk_bytes / costs[r->n_rounds + i].seconds / 1e9;
+        ratios[i] = ours[i] / plain[i];
+    }
+    out->unit = "GB/s";
+    out->value = bench_median(ours, r->n_rounds);
+    out->limit = bench_median(plain, r->n_rounds);
+    out->ratio = bench_median(ratios, r->n_rounds);
+    return measure_forms(r, step, out);
+}
+
+static int
+case_encode(struct rig *r, struct bench_result *out)
+{
+    return measure(r, "encode", step_encode, out);
+}
+
+static int
+case_decode(struct rig *r, struct bench_result *out)
+{
+    return measure(r, "decode", step_decode, out);
+}
+
+/* Compare the ratio of sizes with the bound of a code with one table for each plane, that copies
+ * mantissas and signs. */
+static int
+case_size(struct rig *r, struct bench_result *out)
+{
+    double bits = kv_plane_entropy(&r->shape, r->chunk);
+    size_t encoded = 0;
+
+    for (size_t p = 0; p < r->shape.n_planes; p++)
+        encoded += r->sizes[p];
+    out->unit = "times";
+    out->value = (double)r->chunk_bytes / (double)encoded;
+    out->limit = 16 / (8 + bits);
+    out->ratio = out->value / out->limit;
+    bench_add_figure(out, "plane_entropy", bits);
+    bench_add_figure(out, "column_entropy", kv_column_entropy(&r->shape, r->chunk));
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    int (*run)(struct rig *r, struct bench_result *out);
+} cases[] = {
+    { "codec.lossless.size", case_size },
+    { "codec.lossless.encode", case_encode },
+    { "codec.lossless.decode", case_decode },
+};
+
+static int
+run(size_t i, bool quick)
+{
+    struct bench_result result = { .threads = 1 };
+    struct rig r;
+
+    int code = rig_open(&r, quick);
+    if (!code)
+        code = cases[i].run(&r, &result);
+    rig_close(&r);
+    json_t *line = code ? NULL : bench_result_json(cases[i].name, &result);
+    if (!code && (json_dumpf(line, stdout, JSON_REAL_PRECISION(6)) || putchar('\n') < 0 ||
+                  fflush(stdout)))
+        code = CLI_ENVIRONMENT;
+    json_decref(line);
+    bench_result_free(&result);
+    return code;
+}
+
+int
+main(int argc, char **argv)
+{
+    bool quick = argc == 4 && !strcmp(argv[3], "--quick");
+
+    bench_catch_interrupts();
+    for (size_t i = 0; (argc == 3 || quick) && i < sizeof cases / sizeof *cases; i++)
+        if (!strcmp(cases[i].name, argv[1]))
+            return run(i, quick);
+    fprintf(stderr, "Usage: kvtier-bench-codec CASE DIR [--quick]\n"
+            "kvtier-bench starts this program.\n");
+    return CLI_USAGE;
+}

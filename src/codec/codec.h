@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Codecs: encode the bytes of a chunk for storage, plane by plane, and decode them.  A plane is
+ * encoded and decoded on its own, so several threads can share a chunk, and a plane can be decoded
+ * as soon as its bytes have arrived.  Pure functions of their arguments: any thread; no memory is
+ * allocated. */
+#ifndef KVT_CODEC_CODEC_H
+#define KVT_CODEC_CODEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Type of the elements.  The numbers are stored in chunks. */
+enum kvt__element {
+    KVT__ELEMENT_BYTE, /* no known structure */
+    KVT__ELEMENT_BF16,
+    KVT__ELEMENT_F16,
+    KVT__ELEMENT_F32,
+    KVT__ELEMENT_E4M3, /* 8 bits, of these 4 bits of exponent */
+    KVT__ELEMENT_E5M2,
+    KVT__N_ELEMENTS,
+};
+
+/* The elements of a chunk: n_planes planes of n elements.  A plane consists of rows, one for each
+ * token; the last row may be incomplete.  Elements in one column of the rows have similar
+ * magnitudes. */
+struct kvt__codec_shape {
+    enum kvt__element element;
+    uint32_t row;      /* elements of a row; at least 1 */
+    uint32_t n;        /* elements of a plane; at least 1, at most KVT__CODEC_MAX_PLANE */
+    uint32_t n_planes;
+};
+
+#define KVT__CODEC_MAX_PLANE (UINT32_C(1) << 26)
+
+/* Return the bytes of an element. */
+uint32_t kvt__element_bytes(enum kvt__element element);
+
+struct kvt__codec {
+    const char *name;
+
+    /* Return the size of the buffer that encode() needs for one plane. */
+    size_t (*room)(const struct kvt__codec_shape *shape);
+
+    /* Encode a plane into out, a buffer of room() bytes.  Return the encoded bytes: at most the
+     * bytes of the plane and 1. */
+    size_t (*encode)(const struct kvt__codec_shape *shape, const unsigned char *plane,
+                     unsigned char *out);
+
+    /* Decode n encoded bytes into a plane.  False: the bytes are no plane of this shape; the plane
+     * has any content.  Any bytes whatever are safe: the function reads only n bytes and writes
+     * only the plane, in a time that the shape bounds. */
+    bool (*decode)(const struct kvt__codec_shape *shape, const unsigned char *in, size_t n,
+                   unsigned char *plane);
+};
+
+/* Restores each bit. */
+extern const struct kvt__codec kvt__codec_lossless;
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The lossless codec restores each bit, for all types and shapes and any bytes; all forms of this
+ * processor produce the bytes of the plain form; KV becomes smaller, and nothing becomes larger
+ * than its bytes and one. */
+#include "codec-test.h"
+
+#include "codec/lossless.h"
+
+struct buffers {
+    unsigned char *plane, *encoded, *expected, *decoded;
+};
+
+/* Allocate buffers of exact sizes, so that the address sanitizer finds each access outside. */
+static struct buffers
+buffers_for(const struct kvt__codec_shape *shape)
+{
+    size_t room = kvt__codec_lossless.room(shape);
+    struct buffers b = { malloc(plane_bytes(shape)), malloc(room), malloc(room),
+                         malloc(plane_bytes(shape)) };
+
+    assert_true(b.plane && b.encoded && b.expected && b.decoded);
+    return b;
+}
+
+static void
+buffers_free(struct buffers *b)
+{
+    free(b->plane);
+    free(b->encoded);
+    free(b->expected);
+    free(b->decoded);
+}
+
+/* Encode and decode by each form.  Return the encoded bytes. */
+static size_t
+expect_restored(const struct kvt__codec_shape *shape, struct buffers *b)
+{
+    size_t n = kvt__lossless_encode(&kvt__lossless_plain, shape, b->plane, b->expected);
+
+    assert_in_range(n, 1, plane_bytes(shape) + 1);
+    for (const struct kvt__lossless_form *const *form = kvt__lossless_forms(); *form; form++) {
+        unsigned char *exact = malloc(n);
+
+        assert_non_null(exact);
+        memset(b->decoded, 0xa5, plane_bytes(shape));
+        assert_int_equal(kvt__lossless_encode(*form, shape, b->plane, b->encoded), n);
+        assert_memory_equal(b->encoded, b->expected, n);
+        memcpy(exact, b->encoded, n);
+        assert_true(kvt__lossless_decode(*form, shape, exact, n, b->decoded));
+        assert_memory_equal(b->decoded, b->plane, plane_bytes(shape));
+        free(exact);
+    }
+    return n;
+}
+
+static double
+ratio(const struct kvt__codec_shape *shape, uint64_t seed)
+{
+    struct buffers b = buffers_for(shape);
+
+    fill_plane(shape, seed, b.plane);
+    double result = (double)plane_bytes(shape) / (double)expect_restored(shape, &b);
+    buffers_free(&b);
+    return result;
+}
+
+static void
+planes_of_kv_become_smaller(void **state)
+{
+    static const double at_least[KVT__N_ELEMENTS] = {
+        [KVT__ELEMENT_BF16] = 1.40, [KVT__ELEMENT_F16] = 1.11, [KVT__ELEMENT_F32] = 1.16,
+        [KVT__ELEMENT_E4M3] = 1.05, [KVT__ELEMENT_E5M2] = 1.15,
+    };
+
+    (void)state;
+    for (enum kvt__element e = KVT__ELEMENT_BF16; e < KVT__N_ELEMENTS; e++) {
+        struct kvt__codec_shape shape = { e, 1024, 256 * 1024, 1 };
+
+        assert_true(ratio(&shape, 1) >= at_least[e]);
+    }
+}
+
+static void
+shapes_of_all_sizes_are_restored(void **state)
+{
+    static const uint32_t rows[] = { 1, 7, 63, 64, 65, 80, 96, 128, 576, 1000, 1024 };
+    static const uint32_t n_rows[] = { 1, 2, 15, 16, 17, 33, 100 };
+
+    (void)state;
+    for (enum kvt__element e = 0; e < KVT__N_ELEMENTS; e++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            for (size_t n = 0; n < sizeof n_rows / sizeof *n_rows; n++) {
+                struct kvt__codec_shape shape = { e, rows[r], rows[r] * n_rows[n], 1 };
+
+                ratio(&shape, r * 31 + n);
+            }
+}
+
+static void
+incomplete_rows_are_restored(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n < 300; n++) {
+        struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 128, n, 1 };
+
+        ratio(&shape, n);
+    }
+}
+
+/* NaN, infinities, subnormal numbers and both zeros are among the bytes. */
+static void
+any_bytes_are_restored(void **state)
+{
+    (void)state;
+    for (enum kvt__element e = 0; e < KVT__N_ELEMENTS; e++) {
+        struct kvt__codec_shape shape = { e, 64, 64 * 100 + 5, 1 };
+        struct buffers b = buffers_for(&shape);
+        uint64_t random = e;
+
+        for (size_t i = 0; i < plane_bytes(&shape); i++)
+            b.plane[i] = (unsigned char)next_random(&random);
+        expect_restored(&shape, &b);
+        memset(b.plane, 0, plane_bytes(&shape));
+        expect_restored(&shape, &b);
+        memset(b.plane, 0xff, plane_bytes(&shape));
+        expect_restored(&shape, &b);
+        buffers_free(&b);
+    }
+}
+
+/* Each element has an exponent far from the other exponents of its column. */
+static void
+a_plane_of_escapes_is_stored_as_it_is(void **state)
+{
+    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 64, 64 * 64, 1 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    for (uint32_t i = 0; i < shape.n; i++)
+        put_element(shape.element, ldexp(1, (int)(i / 64 * 97 % 250) - 125), b.plane + 2 * i);
+    assert_int_equal(expect_restored(&shape, &b), plane_bytes(&shape) + 1);
+    buffers_free(&b);
+}
+
+/* A column with a few large values: the base is below the largest exponent. */
+static void
+outliers_cost_only_their_own_escapes(void **state)
+{
+    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 64, 64 * 256, 1 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    fill_plane(&shape, 3, b.plane);
+    size_t without = expect_restored(&shape, &b);
+    for (uint32_t i = 0; i < shape.n; i += 64 * 32) /* rows that are samples */
+        for (uint32_t c = 0; c < 64; c++)
+            put_element(shape.element, 64, b.plane + 2 * (i + c));
+    assert_true(expect_restored(&shape, &b) < without + shape.n / 8);
+    buffers_free(&b);
+}
+
+static void
+the_codec_uses_the_fastest_form(void **state)
+{
+    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 128, 128 * 256, 1 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    fill_plane(&shape, 4, b.plane);
+    size_t n = kvt__lossless_encode(&kvt__lossless_plain, &shape, b.plane, b.expected);
+    assert_int_equal(kvt__codec_lossless.encode(&shape, b.plane, b.encoded), n);
+    assert_memory_equal(b.encoded, b.expected, n);
+    assert_true(kvt__codec_lossless.decode(&shape, b.encoded, n, b.decoded));
+    assert_memory_equal(b.decoded, b.plane, plane_bytes(&shape));
+    buffers_free(&b);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(planes_of_kv_become_smaller),
+        cmocka_unit_test(shapes_of_all_sizes_are_restored),
+        cmocka_unit_test(incomplete_rows_are_restored),
+        cmocka_unit_test(any_bytes_are_restored),
+        cmocka_unit_test(a_plane_of_escapes_is_stored_as_it_is),
+        cmocka_unit_test(outliers_cost_only_their_own_escapes),
+        cmocka_unit_test(the_codec_uses_the_fastest_form),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
