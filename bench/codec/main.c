@@ -16,6 +16,7 @@
 #include "codec/lossless.h"
 #include "common.h"
 #include "kv.h"
+#include "libraries.h"
 
 struct rig {
     const struct kvt__lossless_form *form;
@@ -91,6 +92,52 @@ rig_open(struct rig *r, bool quick)
     return code;
 }
 
+/* -------------------------------------------------------------------- libraries */
+
+enum what { SIZE, ENCODE, DECODE };
+
+/* Compress and decompress the chunk once.  Return the figure of the case: how many times smaller
+ * the chunk becomes, or GB/s.  0: the library failed. */
+static double
+library_figure(struct rig *r, const struct library *library, enum what what, unsigned char *out,
+               size_t room)
+{
+    struct bench_cost cost[2];
+
+    bench_start(&cost[0]);
+    size_t n = library->compress(r->chunk, r->chunk_bytes, out, room);
+    bench_stop(&cost[0]);
+    bench_start(&cost[1]);
+    int err = n ? library->decompress(out, n, r->copy, r->chunk_bytes) : 1;
+    bench_stop(&cost[1]);
+    if (err || memcmp(r->copy, r->chunk, r->chunk_bytes))
+        return 0;
+    return what == SIZE ? (double)r->chunk_bytes / (double)n
+                        : (double)r->chunk_bytes / cost[what == DECODE].seconds / 1e9;
+}
+
+/* Add the median of three runs of each library. */
+static int
+measure_libraries(struct rig *r, enum what what, struct bench_result *out)
+{
+    size_t room = r->chunk_bytes + r->chunk_bytes / 8 + 4096;
+    unsigned char *compressed = malloc(room);
+
+    if (!compressed) {
+        fprintf(stderr, "kvtier-bench: not enough memory\n");
+        return CLI_ENVIRONMENT;
+    }
+    for (const struct library *l = libraries; l->name && !bench_interrupted(); l++) {
+        double figures[3];
+
+        for (size_t i = 0; i < 3; i++)
+            figures[i] = library_figure(r, l, what, compressed, room);
+        bench_add_figure(out, l->name, bench_median(figures, 3));
+    }
+    free(compressed);
+    return 0;
+}
+
 /* ------------------------------------------------------------------------ cases */
 
 static int
@@ -150,12 +197,13 @@ measure_forms(struct rig *r, bench_step_fn step, struct bench_result *out)
 
 /* Fill in throughputs, as the median of the rounds. */
 static int
-measure(struct rig *r, const char *name, bench_step_fn step, struct bench_result *out)
+measure(struct rig *r, enum what what, bench_step_fn step, struct bench_result *out)
 {
     const bench_step_fn steps[] = { step, step_copy };
     struct bench_cost costs[2 * BENCH_ROUNDS];
     double ours[BENCH_ROUNDS], plain[BENCH_ROUNDS], ratios[BENCH_ROUNDS];
-    int code = bench_alternate(name, r->n_rounds, steps, 2, r, costs);
+    int code = bench_alternate(what == ENCODE ? "encode" : "decode", r->n_rounds, steps, 2, r,
+                               costs);
 
     if (code)
         return code;
@@ -168,19 +216,20 @@ measure(struct rig *r, const char *name, bench_step_fn step, struct bench_result
     out->value = bench_median(ours, r->n_rounds);
     out->limit = bench_median(plain, r->n_rounds);
     out->ratio = bench_median(ratios, r->n_rounds);
-    return measure_forms(r, step, out);
+    code = measure_forms(r, step, out);
+    return code ? code : measure_libraries(r, what, out);
 }
 
 static int
 case_encode(struct rig *r, struct bench_result *out)
 {
-    return measure(r, "encode", step_encode, out);
+    return measure(r, ENCODE, step_encode, out);
 }
 
 static int
 case_decode(struct rig *r, struct bench_result *out)
 {
-    return measure(r, "decode", step_decode, out);
+    return measure(r, DECODE, step_decode, out);
 }
 
 /* Compare the ratio of sizes with the bound of a code with one table for each plane, that copies
@@ -199,7 +248,7 @@ case_size(struct rig *r, struct bench_result *out)
     out->ratio = out->value / out->limit;
     bench_add_figure(out, "plane_entropy", bits);
     bench_add_figure(out, "column_entropy", kv_column_entropy(&r->shape, r->chunk));
-    return 0;
+    return measure_libraries(r, SIZE, out);
 }
 
 static const struct {
