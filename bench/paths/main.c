@@ -175,7 +175,7 @@ print_row(const struct bench_case *c, const struct bench_result *r)
     const char *name;
     json_t *value;
 
-    printf("%-20s %8.3f %-9s %8.3f %6.3f\n", c->name, r->value, r->unit, r->limit,
+    printf("%-22s %8.3f %-9s %8.3f %6.3f\n", c->name, r->value, r->unit, r->limit,
            r->ratio);
     printf("    %u thread%s", r->threads, r->threads == 1 ? "" : "s");
     json_object_foreach(r->details, name, value)
@@ -194,7 +194,7 @@ list_cases(bool json)
             printf("\n");
             json_decref(line);
         } else {
-            printf("%-20s %s\n", cases[i].name, cases[i].text);
+            printf("%-22s %s\n", cases[i].name, cases[i].text);
         }
     }
 }
@@ -235,7 +235,7 @@ run_cases(const bool *wanted, const struct bench *where, bool json)
     bench_catch_interrupts();
     kvt_set_log(NULL, NULL, KVT_LOG_WARN); /* log lines of lower levels would break the table */
     if (!json)
-        printf("%-20s %8s %-9s %8s %6s\n", "case", "value", "unit", "limit", "ratio");
+        printf("%-22s %8s %-9s %8s %6s\n", "case", "value", "unit", "limit", "ratio");
     for (size_t i = 0; !code && i < N_CASES; i++)
         if (wanted[i])
             code = run_case(&cases[i], where, json);
