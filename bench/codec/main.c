@@ -12,6 +12,7 @@
 
 #include "bench.h"
 #include "cli.h"
+#include "codec/affine.h"
 #include "codec/codec.h"
 #include "codec/lossless.h"
 #include "common.h"
@@ -19,7 +20,8 @@
 #include "libraries.h"
 
 struct rig {
-    const struct kvt__lossless_form *form;
+    unsigned bits; /* of kv8 and kv4; 0: lossless */
+    size_t form;   /* the fastest is number 0 */
     struct kvt__codec_shape shape;
     size_t n_rounds, chunk_bytes, room;
     uint16_t *chunk;
@@ -34,13 +36,37 @@ plane_bytes(const struct rig *r)
     return r->chunk_bytes / r->shape.n_planes;
 }
 
+/* Return the name of a form of the rig's codec; NULL: there are fewer forms. */
+static const char *
+form_name(const struct rig *r, size_t form)
+{
+    if (r->bits)
+        return kvt__affine_forms()[form] ? kvt__affine_forms()[form]->name : NULL;
+    return kvt__lossless_forms()[form] ? kvt__lossless_forms()[form]->name : NULL;
+}
+
+static size_t
+encode_plane(const struct rig *r, const unsigned char *plane, unsigned char *out)
+{
+    return r->bits ? kvt__affine_encode(kvt__affine_forms()[r->form], r->bits, &r->shape, plane,
+                                        out)
+                   : kvt__lossless_encode(kvt__lossless_forms()[r->form], &r->shape, plane, out);
+}
+
+static bool
+decode_plane(const struct rig *r, const unsigned char *in, size_t n, unsigned char *plane)
+{
+    return r->bits ? kvt__affine_decode(kvt__affine_forms()[r->form], r->bits, &r->shape, in, n,
+                                        plane)
+                   : kvt__lossless_decode(kvt__lossless_forms()[r->form], &r->shape, in, n, plane);
+}
+
 static int
 encode(struct rig *r)
 {
     for (size_t p = 0; p < r->shape.n_planes; p++)
-        r->sizes[p] = kvt__lossless_encode(r->form, &r->shape,
-                                           (unsigned char *)r->chunk + p * plane_bytes(r),
-                                           r->encoded + p * r->room);
+        r->sizes[p] = encode_plane(r, (unsigned char *)r->chunk + p * plane_bytes(r),
+                                   r->encoded + p * r->room);
     return 0;
 }
 
@@ -48,8 +74,8 @@ static int
 decode(struct rig *r)
 {
     for (size_t p = 0; p < r->shape.n_planes; p++)
-        if (!kvt__lossless_decode(r->form, &r->shape, r->encoded + p * r->room, r->sizes[p],
-                                  r->copy + p * plane_bytes(r))) {
+        if (!decode_plane(r, r->encoded + p * r->room, r->sizes[p],
+                          r->copy + p * plane_bytes(r))) {
             fprintf(stderr, "kvtier-bench: a plane cannot be decoded\n");
             return CLI_NEGATIVE;
         }
@@ -66,13 +92,13 @@ rig_close(struct rig *r)
 }
 
 static int
-rig_open(struct rig *r, bool quick)
+rig_open(struct rig *r, unsigned bits, bool quick)
 {
-    *r = (struct rig){ .form = kvt__lossless_forms()[0], .n_rounds = quick ? 3 : BENCH_ROUNDS, .shape = {
+    *r = (struct rig){ .bits = bits, .n_rounds = quick ? 3 : BENCH_ROUNDS, .shape = {
         .element = KVT__ELEMENT_BF16, .row = 1024, .n = quick ? 16 * 1024 : 256 * 1024,
         .n_planes = quick ? 2 : 64 } };
     r->chunk_bytes = (size_t)r->shape.n_planes * r->shape.n * 2;
-    r->room = kvt__codec_lossless.room(&r->shape);
+    r->room = (bits ? kvt__codec_kv8 : kvt__codec_lossless).room(&r->shape);
     r->chunk = malloc(r->chunk_bytes);
     r->copy = malloc(r->chunk_bytes);
     r->encoded = malloc(r->shape.n_planes * r->room);
@@ -85,7 +111,7 @@ rig_open(struct rig *r, bool quick)
     memset(r->copy, 0, r->chunk_bytes);
     encode(r);
     int code = decode(r);
-    if (!code && memcmp(r->copy, r->chunk, r->chunk_bytes)) {
+    if (!code && !bits && memcmp(r->copy, r->chunk, r->chunk_bytes)) {
         fprintf(stderr, "kvtier-bench: WRONG BYTES: the decoded chunk differs\n");
         code = CLI_NEGATIVE;
     }
@@ -173,15 +199,13 @@ step_copy(void *ctx, struct bench_cost *out)
 static int
 measure_forms(struct rig *r, bench_step_fn step, struct bench_result *out)
 {
-    const struct kvt__lossless_form *const *form = kvt__lossless_forms();
     double rates[BENCH_ROUNDS];
     struct bench_cost cost;
 
-    bench_add_text(out, "form", (*form)->name);
-    while (*++form) {
+    bench_add_text(out, "form", form_name(r, 0));
+    for (r->form = 1; form_name(r, r->form); r->form++) {
         char name[64];
 
-        r->form = *form;
         for (size_t i = 0; i < r->n_rounds && !bench_interrupted(); i++) {
             int code = step(r, &cost);
 
@@ -189,9 +213,10 @@ measure_forms(struct rig *r, bench_step_fn step, struct bench_result *out)
                 return code;
             rates[i] = (double)r->chunk_bytes / cost.seconds / 1e9;
         }
-        snprintf(name, sizeof name, "%s, GB/s", r->form->name);
+        snprintf(name, sizeof name, "%s, GB/s", form_name(r, r->form));
         bench_add_figure(out, name, bench_median(rates, r->n_rounds));
     }
+    r->form = 0;
     return 0;
 }
 
@@ -217,7 +242,7 @@ measure(struct rig *r, enum what what, bench_step_fn step, struct bench_result *
     out->limit = bench_median(plain, r->n_rounds);
     out->ratio = bench_median(ratios, r->n_rounds);
     code = measure_forms(r, step, out);
-    return code ? code : measure_libraries(r, what, out);
+    return code || r->bits ? code : measure_libraries(r, what, out);
 }
 
 static int
@@ -253,11 +278,16 @@ case_size(struct rig *r, struct bench_result *out)
 
 static const struct {
     const char *name;
+    unsigned bits;
     int (*run)(struct rig *r, struct bench_result *out);
 } cases[] = {
-    { "codec.lossless.size", case_size },
-    { "codec.lossless.encode", case_encode },
-    { "codec.lossless.decode", case_decode },
+    { "codec.lossless.size", 0, case_size },
+    { "codec.lossless.encode", 0, case_encode },
+    { "codec.lossless.decode", 0, case_decode },
+    { "codec.kv8.encode", 8, case_encode },
+    { "codec.kv8.decode", 8, case_decode },
+    { "codec.kv4.encode", 4, case_encode },
+    { "codec.kv4.decode", 4, case_decode },
 };
 
 static int
@@ -266,7 +296,7 @@ run(size_t i, bool quick)
     struct bench_result result = { .threads = 1 };
     struct rig r;
 
-    int code = rig_open(&r, quick);
+    int code = rig_open(&r, cases[i].bits, quick);
     if (!code)
         code = cases[i].run(&r, &result);
     rig_close(&r);

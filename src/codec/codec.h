@@ -55,7 +55,9 @@ struct kvt__codec {
                    unsigned char *plane);
 };
 
-/* Restores each bit. */
-extern const struct kvt__codec kvt__codec_lossless;
+/* lossless restores each bit.  kv8 and kv4 are lossy, with 8 or 4 bits an element and 32 bits for
+ * each column of 64 rows; for types other than bfloat16 and for planes with NaN or infinities they
+ * restore each bit, and save nothing. */
+extern const struct kvt__codec kvt__codec_lossless, kvt__codec_kv8, kvt__codec_kv4;
 
 #endif

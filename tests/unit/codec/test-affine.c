@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kv8 and kv4: the error of each element is at most half a scale of the element's group, all forms
+ * of this processor produce equal bytes, and a plane that cannot be quantised is restored bit for
+ * bit. */
+#include <math.h>
+
+#include "codec-test.h"
+
+#include "codec/affine.h"
+
+static const struct kvt__codec *const codecs[] = { &kvt__codec_kv8, &kvt__codec_kv4 };
+static const unsigned bits_of[] = { 8, 4 };
+
+struct buffers {
+    unsigned char *plane, *encoded, *expected, *decoded, *other;
+};
+
+static struct buffers
+buffers_for(const struct kvt__codec_shape *shape)
+{
+    size_t room = kvt__codec_kv8.room(shape);
+    struct buffers b = { malloc(plane_bytes(shape)), malloc(room), malloc(room),
+                         malloc(plane_bytes(shape)), malloc(plane_bytes(shape)) };
+
+    assert_true(b.plane && b.encoded && b.expected && b.decoded && b.other);
+    return b;
+}
+
+static void
+buffers_free(struct buffers *b)
+{
+    free(b->plane);
+    free(b->encoded);
+    free(b->expected);
+    free(b->decoded);
+    free(b->other);
+}
+
+/* Encode and decode by each form; all must agree.  Return the encoded bytes; b->decoded has the
+ * decoded plane. */
+static size_t
+expect_agreement(const struct kvt__codec_shape *shape, unsigned bits, struct buffers *b)
+{
+    size_t n = kvt__affine_encode(&kvt__affine_plain, bits, shape, b->plane, b->expected);
+
+    assert_in_range(n, 1, plane_bytes(shape) + 1);
+    assert_true(kvt__affine_decode(&kvt__affine_plain, bits, shape, b->expected, n, b->decoded));
+    for (const struct kvt__affine_form *const *form = kvt__affine_forms(); *form; form++) {
+        unsigned char *exact = malloc(n);
+
+        assert_non_null(exact);
+        assert_int_equal(kvt__affine_encode(*form, bits, shape, b->plane, b->encoded), n);
+        assert_memory_equal(b->encoded, b->expected, n);
+        memcpy(exact, b->encoded, n);
+        memset(b->other, 0xa5, plane_bytes(shape));
+        assert_true(kvt__affine_decode(*form, bits, shape, exact, n, b->other));
+        assert_memory_equal(b->other, b->decoded, plane_bytes(shape));
+        free(exact);
+    }
+    return n;
+}
+
+/* Check column c of the rows [first, end): the error is at most half a scale, and the rounding of
+ * scale and element to bfloat16. */
+static void
+expect_small_errors(const struct kvt__codec_shape *shape, unsigned bits, const struct buffers *b,
+                    size_t c, size_t first, size_t end)
+{
+    float min = INFINITY, max = -INFINITY;
+
+    for (size_t r = first; r < end; r++) {
+        float x = kvt__load_bf16(b->plane + 2 * (r * shape->row + c));
+
+        min = fminf(min, x);
+        max = fmaxf(max, x);
+    }
+    float scale = (max - min) / (float)((1u << bits) - 1);
+    for (size_t r = first; r < end; r++) {
+        float x = kvt__load_bf16(b->plane + 2 * (r * shape->row + c));
+        float y = kvt__load_bf16(b->decoded + 2 * (r * shape->row + c));
+
+        assert_true(fabsf(x - y) <= 0.51f * scale + fmaxf(fabsf(min), fabsf(max)) / 256);
+    }
+}
+
+static void
+expect_all_errors_small(const struct kvt__codec_shape *shape, unsigned bits,
+                        const struct buffers *b)
+{
+    size_t n_rows = shape->n / shape->row;
+
+    for (size_t c = 0; c < shape->row; c++)
+        for (size_t r = 0; r < n_rows; r += KVT__GROUP_ROWS)
+            expect_small_errors(shape, bits, b, c, r, r + KVT__GROUP_ROWS < n_rows
+                                                    ? r + KVT__GROUP_ROWS : n_rows);
+}
+
+static void
+errors_are_at_most_half_a_scale(void **state)
+{
+    static const uint32_t rows[] = { 1, 2, 7, 8, 15, 16, 17, 64, 80, 576, 1024, 1100 };
+    static const uint32_t n_rows[] = { 8, 32, 63, 64, 65, 130 };
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            for (size_t n = 0; n < sizeof n_rows / sizeof *n_rows; n++) {
+                struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, rows[r],
+                                                  rows[r] * n_rows[n], 1 };
+                struct buffers b = buffers_for(&shape);
+
+                fill_plane(&shape, r * 31 + n, b.plane);
+                expect_agreement(&shape, bits_of[k], &b);
+                expect_all_errors_small(&shape, bits_of[k], &b);
+                buffers_free(&b);
+            }
+}
+
+static void
+chunks_become_smaller_as_promised(void **state)
+{
+    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 1024, 256 * 1024, 1 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    fill_plane(&shape, 5, b.plane);
+    assert_int_equal(expect_agreement(&shape, 8, &b), 1 + 1024 * 256 + 4 * 1024 * 4);
+    assert_int_equal(expect_agreement(&shape, 4, &b), 1 + 1024 * 128 + 4 * 1024 * 4);
+    buffers_free(&b);
+}
+
+static void
+constant_columns_are_restored(void **state)
+{
+    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 48, 48 * 100, 1 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    for (uint32_t i = 0; i < shape.n; i++)
+        put_element(shape.element, i % 48 - 20.5, b.plane + 2 * i);
+    for (size_t k = 0; k < 2; k++) {
+        assert_true(expect_agreement(&shape, bits_of[k], &b) < plane_bytes(&shape));
+        assert_memory_equal(b.decoded, b.plane, plane_bytes(&shape));
+    }
+    memset(b.plane, 0, plane_bytes(&shape));
+    expect_agreement(&shape, 4, &b);
+    assert_memory_equal(b.decoded, b.plane, plane_bytes(&shape));
+    buffers_free(&b);
+}
+
+/* The range of a column is larger than the largest float, or too small for a scale. */
+static void
+extreme_ranges_are_restored(void **state)
+{
+    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 32, 32 * 64, 1 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        for (uint32_t i = 0; i < shape.n; i++)
+            put_element(shape.element, i / 32 % 2 ? 3e38 : -3e38, b.plane + 2 * i);
+        assert_int_equal(expect_agreement(&shape, bits_of[k], &b), plane_bytes(&shape) + 1);
+        assert_memory_equal(b.decoded, b.plane, plane_bytes(&shape));
+        for (uint32_t i = 0; i < shape.n; i++)
+            put_element(shape.element, i / 32 % 2 ? 1e-38 : 2e-38, b.plane + 2 * i);
+        assert_int_equal(expect_agreement(&shape, bits_of[k], &b), plane_bytes(&shape) + 1);
+        assert_memory_equal(b.decoded, b.plane, plane_bytes(&shape));
+    }
+    buffers_free(&b);
+}
+
+static void
+nan_and_infinities_are_restored(void **state)
+{
+    static const uint16_t values[] = { 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x7f81 };
+    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 40, 40 * 64, 1 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+        for (uint32_t at = 0; at < shape.n; at += 797) {
+            fill_plane(&shape, v, b.plane);
+            memcpy(b.plane + 2 * at, &values[v], 2);
+            for (size_t k = 0; k < 2; k++) {
+                expect_agreement(&shape, bits_of[k], &b);
+                assert_memory_equal(b.decoded, b.plane, plane_bytes(&shape));
+            }
+        }
+    buffers_free(&b);
+}
+
+static void
+other_types_are_restored(void **state)
+{
+    (void)state;
+    for (enum kvt__element e = 0; e < KVT__N_ELEMENTS; e++) {
+        struct kvt__codec_shape shape = { e, 64, 64 * 64, 1 };
+        struct buffers b = buffers_for(&shape);
+
+        if (e == KVT__ELEMENT_BF16)
+            shape.n -= 1; /* an incomplete row */
+        fill_plane(&shape, e, b.plane);
+        for (size_t k = 0; k < 2; k++) {
+            assert_int_equal(expect_agreement(&shape, bits_of[k], &b), plane_bytes(&shape) + 1);
+            assert_memory_equal(b.decoded, b.plane, plane_bytes(&shape));
+        }
+        buffers_free(&b);
+    }
+}
+
+static void
+planes_that_were_never_encoded_are_refused(void **state)
+{
+    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 64, 64 * 64, 1 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    fill_plane(&shape, 1, b.plane);
+    for (size_t k = 0; k < 2; k++) {
+        size_t n = codecs[k]->encode(&shape, b.plane, b.encoded);
+
+        assert_true(codecs[k]->decode(&shape, b.encoded, n, b.decoded));
+        assert_false(codecs[k]->decode(&shape, b.encoded, n - 1, b.decoded));
+        assert_false(codecs[k]->decode(&shape, b.encoded, n + 1, b.decoded));
+        assert_false(codecs[k]->decode(&shape, b.encoded, 0, b.decoded));
+        b.encoded[0] ^= 2;
+        assert_false(codecs[k]->decode(&shape, b.encoded, n, b.decoded));
+        b.encoded[0] ^= 2;
+        for (size_t at = 1; at <= 129; at += 128) { /* a minimum; a scale */
+            memcpy(b.expected, b.encoded, n);
+            b.expected[at] = 0x80;
+            b.expected[at + 1] = 0x7f;
+            for (const struct kvt__affine_form *const *f = kvt__affine_forms(); *f; f++)
+                assert_false(kvt__affine_decode(*f, bits_of[k], &shape, b.expected, n,
+                                                b.decoded));
+        }
+    }
+    buffers_free(&b);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(errors_are_at_most_half_a_scale),
+        cmocka_unit_test(chunks_become_smaller_as_promised),
+        cmocka_unit_test(constant_columns_are_restored),
+        cmocka_unit_test(extreme_ranges_are_restored),
+        cmocka_unit_test(nan_and_infinities_are_restored),
+        cmocka_unit_test(other_types_are_restored),
+        cmocka_unit_test(planes_that_were_never_encoded_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
