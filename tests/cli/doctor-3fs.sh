@@ -11,7 +11,7 @@ built=$(dirname "$kvtier")/tests
 daemon=$built/servers/usrbiod
 unset HF3FS_CLIENT HF3FS_USRBIO_DONT_CHECKFS_FOR_MP LD_LIBRARY_PATH
 
-says() { # VERDICT CHECK TEXT
+expect_line() { # VERDICT CHECK TEXT
     grep -q "^$1 *3fs $2 .*$3" out || fail "no '$1 3fs $2 ... $3'"
 }
 
@@ -26,20 +26,20 @@ on() {
 # --- no mount
 
 on "$dir/kv" 1
-says BAD mount "hf3fs.primary: $dir/kv: $dir lies on a file system of another type"
-says ok library "kvtier's own client is used"
-says ok numa 'hf3fs_numa_id is -1'
-says ok memory 'a worker shares 0.20 GiB of /dev/shm'
-says ok memlock 'only where shared memory is pinned for a GPU'
+expect_line BAD mount "hf3fs.primary: $dir/kv: $dir lies on a file system of another type"
+expect_line ok library "kvtier's own client is used"
+expect_line ok numa 'hf3fs_numa_id is -1'
+expect_line ok memory 'a worker shares 0.20 GiB of /dev/shm'
+expect_line ok memlock 'only where shared memory is pinned for a GPU'
 grep -q '^warn *tiers *not opened' out || fail 'the tiers are not left alone'
 on "$dir/kv" 1 --set "hf3fs_mount_point=$dir/none"
-says BAD mount "hf3fs_mount_point: $dir/none: no such directory"
+expect_line BAD mount "hf3fs_mount_point: $dir/none: no such directory"
 if [ -e /sys/devices/system/node/has_memory ]; then
     on "$dir/kv" 1 --set hf3fs_numa_id=1023
-    says BAD numa 'hf3fs_numa_id: this machine has no memory node 1023; it has 0'
+    expect_line BAD numa 'hf3fs_numa_id: this machine has no memory node 1023; it has 0'
 fi
 expect 1 --set "remote_url=hf3fs://$dir/kv"
-says BAD mount "remote_url: $dir/kv: "
+expect_line BAD mount "remote_url: $dir/kv: "
 on "$dir/kv" 1 --json
 python3 - <<'END' || fail 'that is another JSON'
 import json
@@ -52,27 +52,27 @@ expect 0 --set "remote_url=fs://$dir/fs"
 HF3FS_CLIENT=library
 export HF3FS_CLIENT
 on "$dir/kv" 1
-says BAD library 'HF3FS_CLIENT is library, and .* cannot be loaded .* LD_LIBRARY_PATH'
+expect_line BAD library 'HF3FS_CLIENT is library, and .* cannot be loaded .* LD_LIBRARY_PATH'
 HF3FS_CLIENT=none
 on "$dir/kv" 1
-says BAD library "HF3FS_CLIENT is 'none': use library or own"
+expect_line BAD library "HF3FS_CLIENT is 'none': use library or own"
 HF3FS_CLIENT=own
 on "$dir/kv" 1
-says ok library "kvtier's own client is used (HF3FS_CLIENT is own)"
+expect_line ok library "kvtier's own client is used (HF3FS_CLIENT is own)"
 unset HF3FS_CLIENT
 export LD_LIBRARY_PATH="$built/fakes/hf3fs"
 on "$dir/kv" 1
-says ok library "the site's libhf3fs_api_shared.so is used"
+expect_line ok library "the site's libhf3fs_api_shared.so is used"
 LD_LIBRARY_PATH=$built/fakes/incomplete
 on "$dir/kv" 1
-says ok library "kvtier's own client is used; .* has no function"
+expect_line ok library "kvtier's own client is used; .* has no function"
 unset LD_LIBRARY_PATH
 
 # a small /dev/shm, as in a container, if this process may mount a tmpfs
 if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
     unshare -m sh -c "mount -t tmpfs -o size=64m none /dev/shm && \"$kvtier\" doctor \
         --set remote_storage_plugins=hf3fs --set hf3fs_base_path=\"$dir/kv\"" >out 2>err
-    says BAD memory 'and 0.06 GiB are free there: give it more (docker: --shm-size)'
+    expect_line BAD memory 'and 0.06 GiB are free there: give it more (docker: --shm-size)'
 fi
 
 # --- a daemon
@@ -95,16 +95,16 @@ semaphore=$(sed -n 's/.*"submit_ios": *"\([^"]*\)".*/\1/p' facts)
 [ -n "$semaphore" ] || { cat log; exit 1; }
 
 on "$mount/kv" 0
-says ok mount "hf3fs.primary: $mount/kv lies in the 3FS at $mount (fuse.hf3fs)"
-says ok daemon "the daemon of $mount responds, serves rings, and lets this user open its"
+expect_line ok mount "hf3fs.primary: $mount/kv lies in the 3FS at $mount (fuse.hf3fs)"
+expect_line ok daemon "the daemon of $mount responds, serves rings, and lets this user open its"
 grep -q '^ok *store *a chunk of 1 MiB was stored, read back and removed' out ||
     fail 'nothing was stored'
 on "$mount/kv,$dir/other" 1
-says ok mount "$mount/kv lies in"
-says BAD mount "hf3fs.primary: $dir/other lies on a file system of another type"
-says ok daemon "$mount"
+expect_line ok mount "$mount/kv lies in"
+expect_line BAD mount "hf3fs.primary: $dir/other lies on a file system of another type"
+expect_line ok daemon "$mount"
 on "$mount/kv" 1 --set "hf3fs_mount_point=$mount/kv"
-says BAD mount "hf3fs_mount_point: $mount/kv is no mount point; 3FS is mounted at $mount"
+expect_line BAD mount "hf3fs_mount_point: $mount/kv is no mount point; 3FS is mounted at $mount"
 
 # ls allocates no transfer memory in /dev/shm; put allocates transfer memory
 if unshare -m mount -t tmpfs none /dev/shm 2>/dev/null; then
@@ -119,14 +119,14 @@ fi
 mv "/dev/shm/sem.$semaphore" "/dev/shm/sem.$semaphore.away"
 on "$mount/kv" 1
 mv "/dev/shm/sem.$semaphore.away" "/dev/shm/sem.$semaphore"
-says BAD daemon 'open the semaphore .* does this process share /dev/shm with the daemon'
+expect_line BAD daemon 'open the semaphore .* does this process share /dev/shm with the daemon'
 
 kill -STOP $pid
 on "$mount/kv" 1
 kill -CONT $pid
-says BAD daemon "$mount/kv: the daemon of this mount hangs; .* (no result for 15 seconds)"
+expect_line BAD daemon "$mount/kv: the daemon of this mount hangs; .* (no result for 15 seconds)"
 kill -KILL $pid
 wait $pid 2>/dev/null
 on "$mount/kv" 1
-says BAD mount "$mount/kv: .* the daemon of this mount has ended; start the daemon again"
+expect_line BAD mount "$mount/kv: .* the daemon of this mount has ended; start the daemon again"
 finish cli/doctor-3fs

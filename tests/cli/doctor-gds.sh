@@ -8,7 +8,7 @@ command=doctor
 fakes=$(dirname "$kvtier")/tests/fakes
 unset GDS_FAKE GPU_FAKE GPU_LOST CUFILE_ENV_PATH_JSON
 
-says() { # VERDICT TEXT
+expect_line() { # VERDICT TEXT
     grep -q "^$1 *gds .*$2" out || fail "no '$1 gds ... $2'"
 }
 
@@ -25,14 +25,14 @@ export LD_LIBRARY_PATH=
 # --- without a library
 
 on 0
-says ok "$dir/kv: bytes go through host memory; direct transfers lack the library: "
-says ok 'libcufile.so.0 cannot be loaded .* LD_LIBRARY_PATH'
+expect_line ok "$dir/kv: bytes go through host memory; direct transfers lack the library: "
+expect_line ok 'libcufile.so.0 cannot be loaded .* LD_LIBRARY_PATH'
 on 1 --set use_gds=true
-says BAD "use_gds is true (.*), and the library is missing for $dir/kv: "
+expect_line BAD "use_gds is true (.*), and the library is missing for $dir/kv: "
 on 0 --set use_gds=false
-says ok "$dir/kv: bytes go through host memory: use_gds is false"
+expect_line ok "$dir/kv: bytes go through host memory: use_gds is false"
 expect 0 --set "gds_path=$dir/none" --set gds_buffer_size=64
-says ok "$dir/none does not exist yet"
+expect_line ok "$dir/none does not exist yet"
 expect 0 --set "remote_url=fs://$dir/fs"
 ! grep -q gds out || fail 'gds_path is not configured'
 
@@ -42,15 +42,15 @@ expect 0 --set "remote_url=fs://$dir/fs"
 LD_LIBRARY_PATH=$fakes/hipfile
 on 0 --set gds_backend=hipfile
 directly='it is reached directly by libhipfile 0.2.0 (1 MiB was written and read back)'
-says ok "GPUs 0 to 1: $dir/kv: $directly"
+expect_line ok "GPUs 0 to 1: $dir/kv: $directly"
 export GPU_FAKE=1
 on 0 --set gds_backend=hipfile
-says ok "GPU 0: $dir/kv: $directly"
+expect_line ok "GPU 0: $dir/kv: $directly"
 GPU_FAKE=6
 export GPU_LOST=3
 on 1 --set gds_backend=hipfile
-says ok "GPUs 0 to 2, 4 to 5: $dir/kv: $directly"
-says BAD 'GPU 3: gds_backend is hipfile (.*), and the GPU is missing .* returns 46'
+expect_line ok "GPUs 0 to 2, 4 to 5: $dir/kv: $directly"
+expect_line BAD 'GPU 3: gds_backend is hipfile (.*), and the GPU is missing .* returns 46'
 on 1 --set gds_backend=hipfile --json
 n=$(grep -c '"gpu": [0-5]' out) || :
 [ "$n" = 6 ] || fail "JSON has $n GPUs, not 6"
@@ -58,13 +58,13 @@ GPU_FAKE=0
 unset GPU_LOST
 on 1 --set gds_backend=hipfile
 unset GPU_FAKE
-says BAD "gds_backend is hipfile (.*), and the GPU is missing .* hipInit returns 101"
+expect_line BAD "gds_backend is hipfile (.*), and the GPU is missing .* hipInit returns 101"
 LD_LIBRARY_PATH=$fakes/cufile
 export GDS_FAKE=file=5030
 on 0
 if [ -r /proc/modules ]; then
-    says ok 'direct transfers lack udev: .* returns 5030: .*/run/udev'
+    expect_line ok 'direct transfers lack udev: .* returns 5030: .*/run/udev'
 else
-    says ok 'direct transfers lack nvidia-fs or P2PDMA: .*/proc/modules cannot be read'
+    expect_line ok 'direct transfers lack nvidia-fs or P2PDMA: .*/proc/modules cannot be read'
 fi
 finish cli/doctor-gds

@@ -119,7 +119,7 @@ seed_chunks(unsigned first, unsigned n)
 }
 
 static inline void
-plant(void)
+create_seeds(void)
 {
     json_t *words = json_pack("{s:s, s:o}", "bucket", bucket, "objects", seeds);
     char *text = json_dumps(words, 0);

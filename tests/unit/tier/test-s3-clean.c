@@ -10,7 +10,7 @@ below_the_limit_nothing_is_deleted(void **state)
 
     (void)state;
     seed_chunks(0, 10);
-    plant();
+    create_seeds();
     expect_clean(t, 0);
     assert_int_equal(n_youngest(), 10);
     assert_int_equal(n_done("DeleteObjects"), 0);
@@ -24,7 +24,7 @@ above_the_limit_one_request_deletes_the_oldest(void **state)
 
     (void)state;
     seed_chunks(0, 30);
-    plant();
+    create_seeds();
     expect_clean(t, 0);
     assert_int_equal(n_youngest(), 10);
     assert_int_equal(n_done("DeleteObjects"), 1);
@@ -34,7 +34,7 @@ above_the_limit_one_request_deletes_the_oldest(void **state)
     assert_int_equal(counted(KVT__N_evicted_bytes), 20 * EACH);
     assert_int_equal(warned.n, 0);
     seed_chunks(10, 5);
-    plant();
+    create_seeds();
     expect_clean(t, 0); /* this listing also chooses */
     assert_int_equal(n_youngest(), 10);
     close_cleaner(t);
@@ -60,7 +60,7 @@ foreign_objects_are_neither_counted_nor_deleted(void **state)
     seed("kvtier/org_m@1@0@99@half@kvt%0123456789abcdef", EACH, 90000);
     seed("it's<a>&\"model@1@0@98@half", EACH, 90000);
     seed_chunks(0, 11);
-    plant();
+    create_seeds();
     expect_clean(t, 0);
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         assert_true(is_there(foreign[i]));
@@ -80,7 +80,7 @@ many_pages_are_deleted_in_batches(void **state)
 
     (void)state;
     seed_chunks(0, 2510);
-    plant();
+    create_seeds();
     expect_clean(t, 0);
     assert_int_equal(n_youngest(), 10);
     assert_int_equal(n_done("DeleteObjects"), 3);
@@ -95,7 +95,7 @@ max_victims_limits_each_round_of_deletions(void **state)
     (void)state;
     t->cleaner.max_victims = 7;
     seed_chunks(0, 30);
-    plant();
+    create_seeds();
     expect_clean(t, 1);
     assert_int_equal(n_youngest(), 23);
     expect_clean(t, 1);
@@ -112,7 +112,7 @@ a_directory_bucket_is_cleaned_too(void **state)
     bucket = S3_EXPRESS_BUCKET;
     struct s3_tier *t = open_cleaner();
     seed_chunks(0, 1100);
-    plant();
+    create_seeds();
     expect_clean(t, 0);
     assert_int_equal(n_youngest(), 10);
     assert_int_equal(n_done("DeleteObjects"), 2);
@@ -150,7 +150,7 @@ after_failed_deletions_younger_objects_are_deleted(void **state)
 
     (void)state;
     seed_chunks(0, 14);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
              "\"do\": {\"delete_errors\": {\"@[cd]@half\": \"AccessDenied\"}}}");
     expect_clean(t, 0);
@@ -166,7 +166,7 @@ after_failed_deletions_younger_objects_are_deleted(void **state)
     expect_warning("2 of 6 chunks could not be removed: AccessDenied");
     expect_warning("s3:DeleteObject");
     seed_chunks(8, 2);
-    plant();
+    create_seeds();
     expect_clean(t, 0);
     assert_int_equal(counted(KVT__N_evicted_chunks), 6);
     assert_int_equal(warned.n, 1);
@@ -181,7 +181,7 @@ an_error_without_a_key_counts_for_all_objects(void **state)
 
     (void)state;
     seed_chunks(0, 14);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
              "\"do\": {\"status\": 200, \"body\": \"<DeleteResult><Error>"
              "<Code>InternalError</Code></Error></DeleteResult>\"}}");
@@ -198,7 +198,7 @@ many_failed_deletions_end_the_round(void **state)
 
     (void)state;
     seed_chunks(0, 1500);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
              "\"do\": {\"delete_errors\": {\".\": \"AccessDenied\"}}}");
     expect_clean(t, -EACCES);
@@ -214,7 +214,7 @@ a_missing_permission_to_delete_or_list_is_reported(void **state)
 
     (void)state;
     seed_chunks(0, 14);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, "
              "\"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
     expect_clean(t, -EACCES);
@@ -241,7 +241,7 @@ without_DeleteObjects_objects_are_deleted_one_by_one(void **state)
     (void)state;
     seed_chunks(0, 14);
     seed("a+b=c<&>m@1@0@98@half", EACH, 90000);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, \"count\": null, "
              "\"do\": {\"status\": 501, \"code\": \"NotImplemented\"}}");
     expect_clean(t, 0);
@@ -249,12 +249,12 @@ without_DeleteObjects_objects_are_deleted_one_by_one(void **state)
     assert_false(is_there("a+b=c<&>m@1@0@98@half"));
     assert_int_equal(n_done("DeleteObjects"), 1);
     seed_chunks(10, 2);
-    plant();
+    create_seeds();
     expect_clean(t, 0);
     assert_int_equal(n_youngest(), 10);
     assert_int_equal(n_done("DeleteObjects"), 1);
     seed_chunks(10, 5);
-    plant();
+    create_seeds();
     s3_forget(&server);
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObject$\", \"key\": \"half\"}, "
              "\"count\": null, \"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
@@ -272,13 +272,13 @@ after_a_rejected_DeleteObjects_each_object_has_a_request(void **state)
 
     (void)state;
     seed_chunks(0, 14);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, "
              "\"do\": {\"status\": 400, \"code\": \"MalformedXML\"}}");
     expect_clean(t, 0);
     assert_int_equal(n_youngest(), 10);
     seed_chunks(10, 2);
-    plant();
+    create_seeds();
     expect_clean(t, 0);
     assert_int_equal(n_done("DeleteObjects"), 2);
     close_cleaner(t);
@@ -291,7 +291,7 @@ temporary_failures_of_a_round_are_retried(void **state)
 
     (void)state;
     seed_chunks(0, 14);
-    plant();
+    create_seeds();
     s3_fault(&server, "[{\"match\": {\"operation\": \"ListObjectsV2\"}, \"skip\": 3, "
              "\"do\": {\"status\": 503, \"code\": \"SlowDown\"}}, "
              "{\"match\": {\"operation\": \"DeleteObjects\"}, \"do\": {\"reset\": true}}]");

@@ -54,7 +54,7 @@ a_process_that_finds_a_lease_does_not_clean(void **state)
     (void)state;
     seed_chunks(0, 20);
     seed(LEASE "41", 10, 290);
-    plant();
+    create_seeds();
     expect_clean(t, -EBUSY);
     assert_int_equal(n_youngest(), 20);
     assert_int_equal(n_done("PutObject"), 0);
@@ -69,7 +69,7 @@ a_lease_released_just_now_is_not_acquired(void **state)
     (void)state;
     seed_chunks(0, 20);
     seed(LEASE "41", 0, 20);
-    plant();
+    create_seeds();
     pthread_mutex_lock(&t->cleaner.lock);
     t->cleaner.short_interval_ns = 30 * KVT__NS_PER_S;
     pthread_mutex_unlock(&t->cleaner.lock);
@@ -91,14 +91,14 @@ an_expired_lease_is_taken_over_by_the_stores_clock(void **state)
     s3_config(&server, "{\"clock_offset_s\": 600}"); /* this host is ten minutes behind */
     seed_chunks(0, 20);
     seed(LEASE "41", 10, 299);
-    plant();
+    create_seeds();
     expect_clean(t, -EBUSY);
     seed(LEASE "41", 10, 301);
     seed(LEASE "9", 10, 0); /* a lost lease of another process */
     seed(LEASE "none", 10, 0);
     seed(LEASE "0042", 10, 0);
     seed(LEASE "99999999999999999999", 10, 0);
-    plant();
+    create_seeds();
     expect_clean(t, 0);
     assert_int_equal(n_youngest(), 10);
     assert_true(is_there(LEASE "42"));
@@ -113,7 +113,7 @@ a_process_that_loses_the_race_does_not_clean(void **state)
 
     (void)state;
     seed_chunks(0, 20);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"PutObject\", \"key\": \"cleaner\"}, "
              "\"do\": {\"status\": 412, \"code\": \"PreconditionFailed\"}}");
     expect_clean(t, -EBUSY);
@@ -130,7 +130,7 @@ without_the_right_to_delete_nothing_is_counted(void **state)
     (void)state;
     seed(LEASE "41", 10, 301);
     seed_chunks(0, 20);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObject$\"}, "
              "\"do\": {\"status\": 403, \"code\": \"AccessDenied\"}}");
     expect_clean(t, -EACCES);
@@ -151,7 +151,7 @@ a_higher_lease_number_wins(void **state)
              "\"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>\", "
              "\"status\": 200}}");
     seed(LEASE "2", 10, 0);
-    plant();
+    create_seeds();
     assert_int_equal(kvt__s3_lease_acquire(t, &ours), -EBUSY);
     assert_false(is_there(LEASE "1"));
     assert_true(is_there(LEASE "2"));
@@ -182,7 +182,7 @@ one_of_many_processes_cleans(void **state)
 
     (void)state;
     seed_chunks(0, 40);
-    plant();
+    create_seeds();
     for (size_t i = 0; i < 6; i++)
         rivals[i].t = open_cleaner();
     for (size_t i = 0; i < 6; i++)
@@ -209,14 +209,14 @@ a_process_without_the_lease_stops_deleting(void **state)
 
     (void)state;
     seed_chunks(0, 2510);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"DeleteObjects\"}, "
              "\"do\": {\"hold\": true}}");
     assert_int_equal(pthread_create(&r.thread, NULL, rival_main, &r), 0);
     while (!n_done("DeleteObjects"))
         usleep(20000);
     seed(LEASE "2", 10, 0);
-    plant();
+    create_seeds();
     s3_no_faults(&server);
     pthread_join(r.thread, NULL);
     assert_int_equal(r.rc, -EBUSY);
@@ -241,7 +241,7 @@ __wrap_kvt__s3_lease_acquire(struct s3_tier *t, struct s3_lease *lease)
         return rc;
     lease->checked_ns -= lease_age_ns;
     seed(LEASE "2", 10, 0);
-    plant();
+    create_seeds();
     s3_forget(&server);
     return 0;
 }
@@ -254,7 +254,7 @@ n_lists_with_lost_lease(int64_t age_ns, int rc)
     struct s3_tier *t = open_cleaner();
 
     seed_chunks(0, 5);
-    plant();
+    create_seeds();
     lease_age_ns = age_ns;
     expect_clean(t, rc);
     lease_age_ns = 0;
@@ -288,13 +288,13 @@ a_lease_is_renewed_at_half_time_and_lost_near_expiry(void **state)
     assert_int_equal(kvt__s3_lease_renew(&lease), 0);
     assert_int_equal(n_done("PutObject"), 0);
     seed(LEASE "1", 10, 150);
-    plant();
+    create_seeds();
     assert_int_equal(kvt__s3_lease_renew(&lease), 0);
     assert_int_equal(n_done("PutObject"), 1);
     assert_int_equal(kvt__s3_lease_renew(&lease), 0);
     assert_int_equal(n_done("PutObject"), 1);
     seed(LEASE "1", 10, 190);
-    plant();
+    create_seeds();
     assert_int_equal(kvt__s3_lease_renew(&lease), -EBUSY);
     close_cleaner(t);
 }
@@ -308,7 +308,7 @@ a_store_without_conditions_evicts_nothing_and_warns_once(void **state)
 
     (void)state;
     seed_chunks(0, 20);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"PutObject\", \"key\": \"cleaner\"}, "
              "\"count\": null, \"do\": {\"status\": 501, \"code\": \"NotImplemented\"}}");
     t = open_cleaner();
@@ -330,7 +330,7 @@ a_store_that_ignores_conditions_evicts_nothing(void **state)
 
     (void)state;
     seed_chunks(0, 20);
-    plant();
+    create_seeds();
     s3_fault(&server, "{\"match\": {\"operation\": \"PutObject\", \"key\": \"cleaner\"}, "
              "\"count\": null, \"do\": {\"status\": 200, \"body\": \"\"}}");
     expect_clean(t, -EOPNOTSUPP);
@@ -347,7 +347,7 @@ a_process_that_stores_enforces_the_limit(void **state)
 
     (void)state;
     seed_chunks(0, 30);
-    plant();
+    create_seeds();
     put_some(t, 1);
     for (int i = 0; i < 3000 && counted(KVT__N_evicted_chunks) < 21; i++)
         usleep(20000);
@@ -367,7 +367,7 @@ without_stores_or_limit_nothing_is_listed(void **state)
 
     (void)state;
     seed_chunks(0, 30);
-    plant();
+    create_seeds();
     put_some(t, 1);
     chunk_init(&c, "m", 1);
     assert_int_equal(get_bytes(&reader->tier, &c.object, EACH, 1, &found, &same), 0);
