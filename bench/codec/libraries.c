@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * zstd, lz4, and both behind blosc's byte shuffle, on one thread. */
+ * zstd, lz4, and blosc's byte shuffle in front of zstd or lz4, on a single thread. */
 #include "libraries.h"
 
 #ifdef HAVE_ZSTD
