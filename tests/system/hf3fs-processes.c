@@ -106,8 +106,9 @@ killed_writers_leave_whole_chunks_and_nothing_else(void **state)
     }
     daemon_forgets_all();
     /* If a process is killed after naming its memory and before telling the daemon, the name
-     * stays.  The interval is short, but longer with a slow daemon. */
-    assert_true(shm_names_left(&before) <= 1);
+     * stays.  The interval is short, but longer with a slow daemon or a sanitizer; a leak would
+     * leave a name of each process. */
+    assert_true(shm_names_left(&before) <= rounds(8) / 2);
     assert_int_equal(n_damaged(w), 0);
     open_3fs(w, NULL);
     assert_int_equal(n_temporary(w), 0);
