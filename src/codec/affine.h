@@ -50,7 +50,7 @@ extern const struct kvt__affine_form kvt__affine_plain, kvt__affine_avx2, kvt__a
  * list. */
 const struct kvt__affine_form *const *kvt__affine_forms(void);
 
-/* As kvt__codec_kv8 (bits 8) and kvt__codec_kv4 (bits 4), by a form. */
+/* Encode and decode as kvt__codec_kv8 (bits 8) or kvt__codec_kv4 (bits 4), by a form. */
 struct kvt__codec_shape;
 size_t kvt__affine_encode(const struct kvt__affine_form *form, unsigned bits,
                           const struct kvt__codec_shape *shape, const unsigned char *plane,

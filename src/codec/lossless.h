@@ -9,10 +9,12 @@
  *
  * Each column of a plane has a base, the largest exponent that has a code.  code = base - exponent
  * if this is 0 to 6; otherwise the code is 7, and the top byte's exponent follows among the
- * escapes of the plane.  A group of 64 elements is stored as bit planes (little-endian words of 64
- * bits; bit i belongs to element i): 3 of the code, then those of the bits of the top byte below
- * the exponent, the lowest first; then 64 times the lowest byte of each element, 64 times the next
- * byte, and so on, up to the byte below the top byte.
+ * escapes of the plane.  A group of 64 elements is stored as
+ *
+ *   - 3 bit planes of the codes, the lowest bit first.  A bit plane is a little-endian word of 64
+ *     bits; bit i belongs to element i;
+ *   - a bit plane for each bit of the top byte below the exponent, the lowest bit first;
+ *   - the lowest bytes of the 64 elements, the next bytes, and so on, without the top bytes.
  *
  * All forms of a function produce the same bytes. */
 #ifndef KVT_CODEC_LOSSLESS_H
@@ -67,7 +69,7 @@ extern const struct kvt__lossless_form kvt__lossless_plain, kvt__lossless_avx2,
  * list. */
 const struct kvt__lossless_form *const *kvt__lossless_forms(void);
 
-/* As kvt__codec_lossless, by a form. */
+/* Encode and decode as kvt__codec_lossless does, by the functions of a form. */
 struct kvt__codec_shape;
 size_t kvt__lossless_encode(const struct kvt__lossless_form *form,
                             const struct kvt__codec_shape *shape, const unsigned char *plane,

@@ -200,13 +200,14 @@ moved(const kvt__u32 *table, kvt__u32 a, kvt__u32 lane)
 
 /* ------------------------------------------------------------------- copies */
 
+/* Return 0 if KVT__NOT_REAL is set in the address: no memory belongs to the element. */
 INLINE int
 is_real(kvt__u64 address)
 {
     return !(address & KVT__NOT_REAL);
 }
 
-/* Return the address of element i in the blocks.  If the block is not real, the address is not. */
+/* Return the address of element i in the blocks, with KVT__NOT_REAL if the block is not real. */
 INLINE kvt__u64
 located(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i)
 {
@@ -224,8 +225,8 @@ located(const struct kvt__copy_job *job, kvt__u32 log, kvt__u32 i)
            ((kvt__u64)rest << log);
 }
 
-/* Load element first + at of the job, and set *to to the address where the element belongs.
- * at < 0: one of the zeros in front of the unit. */
+/* Load element first + at of the job, and set *to to the element's destination.  If at < 0, return
+ * zeros, and set *to to an address that is not real. */
 INLINE struct element
 fetched(const struct kvt__copy_job *job, kvt__u32 kind, kvt__u32 log, kvt__u32 first, kvt__i32 at,
         kvt__u64 *to)
@@ -243,8 +244,8 @@ fetched(const struct kvt__copy_job *job, kvt__u32 kind, kvt__u32 log, kvt__u32 f
     return e;
 }
 
-/* Copy the elements of thread t of a unit, and return their sum.  kind: the job's, a constant for
- * the compiler. */
+/* Copy the elements of thread t of a unit, and return the sum of these elements.  kind: job->kind,
+ * as a constant for the compiler. */
 INLINE kvt__u32
 copied(const struct kvt__copy_job *job, kvt__u32 kind, struct kvt__unit unit, kvt__u32 log,
        const kvt__u32 *table, kvt__u32 t)

@@ -7,6 +7,7 @@
 
 #define ONE (UINT32_C(1) << 31) /* x^0 */
 
+/* Return a * x^(8 * bytes). */
 static uint32_t
 times_power(uint32_t a, uint64_t bytes)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The lossless codec restores each bit, for all types and shapes and any bytes; all forms of this
- * processor produce the bytes of the plain form; KV becomes smaller, and nothing becomes larger
- * than its bytes and one. */
+ * The lossless codec restores each bit, for all types and shapes and any bytes.  All forms of this
+ * processor produce the bytes of the plain form.  KV becomes smaller; no plane grows by more than a
+ * byte. */
 #include "codec-test.h"
 
 #include "codec/lossless.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The input of the kernels at the limits of its numbers: chunks of nearly 2 GiB, and the number of
+ * The input of the kernels with numbers near the limits: chunks of nearly 2 GiB, and the number of
  * units of a step.  The kernels are compiled as C. */
 #include <stdlib.h>
 #include <sys/mman.h>
