@@ -20,7 +20,7 @@ expect(bool holds)
 }
 
 static void
-encode_again(const struct kvt__codec *codec, const struct kvt__codec_shape *shape,
+encode_again(const struct kvt__codec *codec, const struct kvt__plane_shape *shape,
              const unsigned char *plane, size_t bytes)
 {
     unsigned char *encoded = malloc(codec->room(shape)), *decoded = malloc(bytes);
@@ -36,7 +36,7 @@ encode_again(const struct kvt__codec *codec, const struct kvt__codec_shape *shap
 
 /* Decode by each form of a codec into `plane`, then `other`.  bits: 0 for the lossless codec. */
 static bool
-decode_by_all(unsigned bits, const struct kvt__codec_shape *shape, const unsigned char *in,
+decode_by_all(unsigned bits, const struct kvt__plane_shape *shape, const unsigned char *in,
               size_t n, unsigned char *plane, unsigned char *other, size_t bytes)
 {
     bool is_plane = bits ? kvt__affine_decode(&kvt__affine_plain, bits, shape, in, n, plane)
@@ -61,8 +61,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 4)
         return 0;
     size_t codec = data[0] / KVT__N_ELEMENTS % 3;
-    struct kvt__codec_shape shape = { data[0] % KVT__N_ELEMENTS, 1 + data[1],
-                                      1 + (data[2] | (data[3] & 7u) << 8), 1 };
+    struct kvt__plane_shape shape = { .element = data[0] % KVT__N_ELEMENTS, .row = 1 + data[1],
+                                      .n = 1 + (data[2] | (data[3] & 7u) << 8) };
     size_t bytes = (size_t)shape.n * kvt__element_bytes(shape.element);
     unsigned char *plane = malloc(bytes), *other = malloc(bytes);
     unsigned char *in = malloc(size - 4 ? size - 4 : 1); /* a buffer without a byte to spare */

@@ -29,9 +29,9 @@ normal(uint64_t *state)
 }
 
 void
-kv_fill(const struct kvt__codec_shape *shape, uint16_t *chunk)
+kv_fill(const struct kvt__plane_shape *shape, size_t n_planes, uint16_t *chunk)
 {
-    for (size_t p = 0; p < shape->n_planes; p++) {
+    for (size_t p = 0; p < n_planes; p++) {
         uint64_t values = p << 32;
 
         for (size_t i = 0; i < shape->n; i++) {
@@ -59,7 +59,7 @@ entropy(const uint32_t counts[256])
 
 /* Count the exponents of the elements first, first + step, ... of a plane. */
 static void
-count(const struct kvt__codec_shape *shape, const uint16_t *plane, size_t first, size_t step,
+count(const struct kvt__plane_shape *shape, const uint16_t *plane, size_t first, size_t step,
       uint32_t counts[256])
 {
     memset(counts, 0, 256 * sizeof *counts);
@@ -68,28 +68,28 @@ count(const struct kvt__codec_shape *shape, const uint16_t *plane, size_t first,
 }
 
 double
-kv_plane_entropy(const struct kvt__codec_shape *shape, const uint16_t *chunk)
+kv_plane_entropy(const struct kvt__plane_shape *shape, size_t n_planes, const uint16_t *chunk)
 {
     uint32_t counts[256];
     double sum = 0;
 
-    for (size_t p = 0; p < shape->n_planes; p++) {
+    for (size_t p = 0; p < n_planes; p++) {
         count(shape, chunk + p * shape->n, 0, 1, counts);
         sum += entropy(counts);
     }
-    return sum / shape->n_planes;
+    return sum / n_planes;
 }
 
 double
-kv_column_entropy(const struct kvt__codec_shape *shape, const uint16_t *chunk)
+kv_column_entropy(const struct kvt__plane_shape *shape, size_t n_planes, const uint16_t *chunk)
 {
     uint32_t counts[256];
     double sum = 0;
 
-    for (size_t p = 0; p < shape->n_planes; p++)
+    for (size_t p = 0; p < n_planes; p++)
         for (size_t c = 0; c < shape->row; c++) {
             count(shape, chunk + p * shape->n, c, shape->row, counts);
             sum += entropy(counts);
         }
-    return sum / ((double)shape->n_planes * shape->row);
+    return sum / ((double)n_planes * shape->row);
 }

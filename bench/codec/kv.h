@@ -11,11 +11,11 @@
 
 /* Fill a chunk of bfloat16 with the statistics of Gemma 3 270M's KV: each column of a plane is
  * normally distributed, with a scale of its own. */
-void kv_fill(const struct kvt__codec_shape *shape, uint16_t *chunk);
+void kv_fill(const struct kvt__plane_shape *shape, size_t n_planes, uint16_t *chunk);
 
 /* Return the entropy of the exponents, in bits for each element: one distribution for each plane,
  * or for each column of a plane. */
-double kv_plane_entropy(const struct kvt__codec_shape *shape, const uint16_t *chunk);
-double kv_column_entropy(const struct kvt__codec_shape *shape, const uint16_t *chunk);
+double kv_plane_entropy(const struct kvt__plane_shape *shape, size_t n_planes, const uint16_t *chunk);
+double kv_column_entropy(const struct kvt__plane_shape *shape, size_t n_planes, const uint16_t *chunk);
 
 #endif

@@ -22,18 +22,18 @@
 struct rig {
     unsigned bits; /* of kv8 and kv4; 0: lossless */
     size_t form;   /* the fastest is number 0 */
-    struct kvt__codec_shape shape;
-    size_t n_rounds, chunk_bytes, room;
+    struct kvt__plane_shape shape;
+    size_t n_planes, n_rounds, chunk_bytes, room;
     uint16_t *chunk;
     unsigned char *copy;    /* chunk_bytes: decoded, or copied by the baseline */
-    unsigned char *encoded; /* n_planes * room */
+    unsigned char *encoded; /* n_planes * room bytes */
     size_t *sizes;          /* encoded bytes of each plane */
 };
 
 static size_t
 plane_bytes(const struct rig *r)
 {
-    return r->chunk_bytes / r->shape.n_planes;
+    return r->chunk_bytes / r->n_planes;
 }
 
 /* Return the name of a form of the rig's codec; NULL: there are fewer forms. */
@@ -64,7 +64,7 @@ decode_plane(const struct rig *r, const unsigned char *in, size_t n, unsigned ch
 static int
 encode(struct rig *r)
 {
-    for (size_t p = 0; p < r->shape.n_planes; p++)
+    for (size_t p = 0; p < r->n_planes; p++)
         r->sizes[p] = encode_plane(r, (unsigned char *)r->chunk + p * plane_bytes(r),
                                    r->encoded + p * r->room);
     return 0;
@@ -73,7 +73,7 @@ encode(struct rig *r)
 static int
 decode(struct rig *r)
 {
-    for (size_t p = 0; p < r->shape.n_planes; p++)
+    for (size_t p = 0; p < r->n_planes; p++)
         if (!decode_plane(r, r->encoded + p * r->room, r->sizes[p],
                           r->copy + p * plane_bytes(r))) {
             fprintf(stderr, "kvtier-bench: a plane cannot be decoded\n");
@@ -95,19 +95,19 @@ static int
 rig_open(struct rig *r, unsigned bits, bool quick)
 {
     *r = (struct rig){ .bits = bits, .n_rounds = quick ? 3 : BENCH_ROUNDS, .shape = {
-        .element = KVT__ELEMENT_BF16, .row = 1024, .n = quick ? 16 * 1024 : 256 * 1024,
-        .n_planes = quick ? 2 : 64 } };
-    r->chunk_bytes = (size_t)r->shape.n_planes * r->shape.n * 2;
+        .element = KVT__ELEMENT_BF16, .row = 1024, .n = quick ? 16 * 1024 : 256 * 1024 },
+        .n_planes = quick ? 2 : 64 };
+    r->chunk_bytes = r->n_planes * r->shape.n * 2;
     r->room = (bits ? kvt__codec_kv8 : kvt__codec_lossless).room(&r->shape);
     r->chunk = malloc(r->chunk_bytes);
     r->copy = malloc(r->chunk_bytes);
-    r->encoded = malloc(r->shape.n_planes * r->room);
-    r->sizes = calloc(r->shape.n_planes, sizeof *r->sizes);
+    r->encoded = malloc(r->n_planes * r->room);
+    r->sizes = calloc(r->n_planes, sizeof *r->sizes);
     if (!r->chunk || !r->copy || !r->encoded || !r->sizes) {
         fprintf(stderr, "kvtier-bench: not enough memory\n");
         return CLI_ENVIRONMENT;
     }
-    kv_fill(&r->shape, r->chunk);
+    kv_fill(&r->shape, r->n_planes, r->chunk);
     memset(r->copy, 0, r->chunk_bytes);
     encode(r);
     int code = decode(r);
@@ -262,17 +262,17 @@ case_decode(struct rig *r, struct bench_result *out)
 static int
 case_size(struct rig *r, struct bench_result *out)
 {
-    double bits = kv_plane_entropy(&r->shape, r->chunk);
+    double bits = kv_plane_entropy(&r->shape, r->n_planes, r->chunk);
     size_t encoded = 0;
 
-    for (size_t p = 0; p < r->shape.n_planes; p++)
+    for (size_t p = 0; p < r->n_planes; p++)
         encoded += r->sizes[p];
     out->unit = "times";
     out->value = (double)r->chunk_bytes / (double)encoded;
     out->limit = 16 / (8 + bits);
     out->ratio = out->value / out->limit;
     bench_add_figure(out, "plane_entropy", bits);
-    bench_add_figure(out, "column_entropy", kv_column_entropy(&r->shape, r->chunk));
+    bench_add_figure(out, "column_entropy", kv_column_entropy(&r->shape, r->n_planes, r->chunk));
     return measure_libraries(r, SIZE, out);
 }
 

@@ -25,7 +25,7 @@ struct plane {
 };
 
 static struct plane
-plane_of(unsigned bits, const struct kvt__codec_shape *shape)
+plane_of(unsigned bits, const struct kvt__plane_shape *shape)
 {
     struct plane p = { .bits = bits, .row = shape->row, .n_rows = shape->n / shape->row };
 
@@ -45,7 +45,7 @@ coded_bytes(const struct plane *p)
 }
 
 static size_t
-room(const struct kvt__codec_shape *shape)
+room(const struct kvt__plane_shape *shape)
 {
     struct plane p = plane_of(8, shape); /* kv4 needs less */
 
@@ -108,7 +108,7 @@ encode_columns(const struct kvt__affine_form *form, const struct plane *p,
 
 size_t
 kvt__affine_encode(const struct kvt__affine_form *form, unsigned bits,
-                   const struct kvt__codec_shape *shape, const unsigned char *plane,
+                   const struct kvt__plane_shape *shape, const unsigned char *plane,
                    unsigned char *out)
 {
     struct plane p = plane_of(bits, shape);
@@ -157,7 +157,7 @@ decode_columns(const struct kvt__affine_form *form, const struct plane *p,
 
 bool
 kvt__affine_decode(const struct kvt__affine_form *form, unsigned bits,
-                   const struct kvt__codec_shape *shape, const unsigned char *in, size_t n_bytes,
+                   const struct kvt__plane_shape *shape, const unsigned char *in, size_t n_bytes,
                    unsigned char *plane)
 {
     struct plane p = plane_of(bits, shape);
@@ -201,26 +201,26 @@ kvt__affine_forms(void)
 }
 
 static size_t
-encode8(const struct kvt__codec_shape *shape, const unsigned char *plane, unsigned char *out)
+encode8(const struct kvt__plane_shape *shape, const unsigned char *plane, unsigned char *out)
 {
     return kvt__affine_encode(kvt__affine_forms()[0], 8, shape, plane, out);
 }
 
 static bool
-decode8(const struct kvt__codec_shape *shape, const unsigned char *in, size_t n,
+decode8(const struct kvt__plane_shape *shape, const unsigned char *in, size_t n,
         unsigned char *plane)
 {
     return kvt__affine_decode(kvt__affine_forms()[0], 8, shape, in, n, plane);
 }
 
 static size_t
-encode4(const struct kvt__codec_shape *shape, const unsigned char *plane, unsigned char *out)
+encode4(const struct kvt__plane_shape *shape, const unsigned char *plane, unsigned char *out)
 {
     return kvt__affine_encode(kvt__affine_forms()[0], 4, shape, plane, out);
 }
 
 static bool
-decode4(const struct kvt__codec_shape *shape, const unsigned char *in, size_t n,
+decode4(const struct kvt__plane_shape *shape, const unsigned char *in, size_t n,
         unsigned char *plane)
 {
     return kvt__affine_decode(kvt__affine_forms()[0], 4, shape, in, n, plane);

@@ -51,12 +51,12 @@ extern const struct kvt__affine_form kvt__affine_plain, kvt__affine_avx2, kvt__a
 const struct kvt__affine_form *const *kvt__affine_forms(void);
 
 /* Encode and decode as kvt__codec_kv8 (bits 8) or kvt__codec_kv4 (bits 4), by a form. */
-struct kvt__codec_shape;
+struct kvt__plane_shape;
 size_t kvt__affine_encode(const struct kvt__affine_form *form, unsigned bits,
-                          const struct kvt__codec_shape *shape, const unsigned char *plane,
+                          const struct kvt__plane_shape *shape, const unsigned char *plane,
                           unsigned char *out);
 bool kvt__affine_decode(const struct kvt__affine_form *form, unsigned bits,
-                        const struct kvt__codec_shape *shape, const unsigned char *in, size_t n,
+                        const struct kvt__plane_shape *shape, const unsigned char *in, size_t n,
                         unsigned char *plane);
 
 /* ------------------------------------------------------------------------ bfloat16 */

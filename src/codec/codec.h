@@ -22,14 +22,17 @@ enum kvt__element {
     KVT__N_ELEMENTS,
 };
 
-/* The elements of a chunk: n_planes planes of n elements.  A plane consists of rows, one for each
- * token; the last row may be incomplete.  Elements in one column of the rows have similar
- * magnitudes. */
-struct kvt__codec_shape {
+/* The elements of a plane.  A plane consists of rows; the last row may be incomplete.  Elements in
+ * one column of the rows have similar magnitudes: a column is a channel of the KV, and a row is a
+ * token.  is_transposed: a row is a channel, and a column is a token. */
+struct kvt__plane_shape {
     enum kvt__element element;
-    uint32_t row;      /* elements of a row; at least 1 */
-    uint32_t n;        /* elements of a plane; at least 1, at most KVT__CODEC_MAX_PLANE */
-    uint32_t n_planes;
+    uint32_t row; /* elements of a row; at least 1 */
+    uint32_t n;   /* elements of a plane; at least 1, at most KVT__CODEC_MAX_PLANE */
+    bool is_transposed;
+    bool is_value;     /* a plane of V, or of K */
+    uint32_t layer;    /* number of the plane's layer in the chunk */
+    uint32_t n_layers; /* layers in the chunk; 0: the plane has no known structure */
 };
 
 #define KVT__CODEC_MAX_PLANE (UINT32_C(1) << 26)
@@ -41,17 +44,17 @@ struct kvt__codec {
     const char *name;
 
     /* Return the size of the buffer that encode() needs for one plane. */
-    size_t (*room)(const struct kvt__codec_shape *shape);
+    size_t (*room)(const struct kvt__plane_shape *shape);
 
     /* Encode a plane into out, a buffer of room() bytes.  Return the encoded bytes: at most the
      * bytes of the plane and 1. */
-    size_t (*encode)(const struct kvt__codec_shape *shape, const unsigned char *plane,
+    size_t (*encode)(const struct kvt__plane_shape *shape, const unsigned char *plane,
                      unsigned char *out);
 
     /* Decode n encoded bytes into a plane.  False: the bytes are no plane of this shape; the plane
      * has any content.  Any bytes whatever are safe: the function reads only n bytes and writes
      * only the plane, in a time that the shape bounds. */
-    bool (*decode)(const struct kvt__codec_shape *shape, const unsigned char *in, size_t n,
+    bool (*decode)(const struct kvt__plane_shape *shape, const unsigned char *in, size_t n,
                    unsigned char *plane);
 };
 

@@ -55,7 +55,7 @@ choose_period(uint32_t row, uint32_t n)
 }
 
 static struct plane
-plane_of(const struct kvt__codec_shape *shape)
+plane_of(const struct kvt__plane_shape *shape)
 {
     struct plane p = { .split = splits[shape->element], .n = shape->n };
 
@@ -136,7 +136,7 @@ choose_all_bases(const struct plane *p, const unsigned char *in, unsigned char *
 /* ------------------------------------------------------------------------ encode */
 
 static size_t
-room(const struct kvt__codec_shape *shape)
+room(const struct kvt__plane_shape *shape)
 {
     struct plane p = plane_of(shape);
 
@@ -166,7 +166,7 @@ encode_rest(const struct kvt__lossless_form *form, const struct plane *p,
 
 size_t
 kvt__lossless_encode(const struct kvt__lossless_form *form,
-                     const struct kvt__codec_shape *shape, const unsigned char *plane,
+                     const struct kvt__plane_shape *shape, const unsigned char *plane,
                      unsigned char *out)
 {
     struct plane p = plane_of(shape);
@@ -225,7 +225,7 @@ decode_groups(const struct kvt__lossless_form *form, const struct plane *p,
 
 bool
 kvt__lossless_decode(const struct kvt__lossless_form *form,
-                     const struct kvt__codec_shape *shape, const unsigned char *in, size_t n,
+                     const struct kvt__plane_shape *shape, const unsigned char *in, size_t n,
                      unsigned char *plane)
 {
     struct plane p = plane_of(shape);
@@ -259,13 +259,13 @@ kvt__lossless_forms(void)
 }
 
 static size_t
-encode(const struct kvt__codec_shape *shape, const unsigned char *plane, unsigned char *out)
+encode(const struct kvt__plane_shape *shape, const unsigned char *plane, unsigned char *out)
 {
     return kvt__lossless_encode(kvt__lossless_forms()[0], shape, plane, out);
 }
 
 static bool
-decode(const struct kvt__codec_shape *shape, const unsigned char *in, size_t n,
+decode(const struct kvt__plane_shape *shape, const unsigned char *in, size_t n,
        unsigned char *plane)
 {
     return kvt__lossless_decode(kvt__lossless_forms()[0], shape, in, n, plane);

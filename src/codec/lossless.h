@@ -70,12 +70,12 @@ extern const struct kvt__lossless_form kvt__lossless_plain, kvt__lossless_avx2,
 const struct kvt__lossless_form *const *kvt__lossless_forms(void);
 
 /* Encode and decode as kvt__codec_lossless does, by the functions of a form. */
-struct kvt__codec_shape;
+struct kvt__plane_shape;
 size_t kvt__lossless_encode(const struct kvt__lossless_form *form,
-                            const struct kvt__codec_shape *shape, const unsigned char *plane,
+                            const struct kvt__plane_shape *shape, const unsigned char *plane,
                             unsigned char *out);
 bool kvt__lossless_decode(const struct kvt__lossless_form *form,
-                          const struct kvt__codec_shape *shape, const unsigned char *in, size_t n,
+                          const struct kvt__plane_shape *shape, const unsigned char *in, size_t n,
                           unsigned char *plane);
 
 /* ---------------------------------------------------------------- shared by the forms */

@@ -33,7 +33,7 @@ next_normal(uint64_t *state)
 }
 
 static inline size_t
-plane_bytes(const struct kvt__codec_shape *shape)
+plane_bytes(const struct kvt__plane_shape *shape)
 {
     return (size_t)shape->n * kvt__element_bytes(shape->element);
 }
@@ -77,7 +77,7 @@ put_element(enum kvt__element element, double x, unsigned char *at)
 
 /* Fill a plane: each column of the rows has a scale of its own. */
 static inline void
-fill_plane(const struct kvt__codec_shape *shape, uint64_t seed, unsigned char *plane)
+fill_plane(const struct kvt__plane_shape *shape, uint64_t seed, unsigned char *plane)
 {
     for (uint32_t i = 0; i < shape->n; i++) {
         uint64_t column = seed + i % shape->row, value = seed * 7919 + i;

@@ -17,7 +17,7 @@ struct buffers {
 };
 
 static struct buffers
-buffers_for(const struct kvt__codec_shape *shape)
+buffers_for(const struct kvt__plane_shape *shape)
 {
     size_t room = kvt__codec_kv8.room(shape);
     struct buffers b = { malloc(plane_bytes(shape)), malloc(room), malloc(room),
@@ -40,7 +40,7 @@ buffers_free(struct buffers *b)
 /* Encode and decode by each form; all must agree.  Return the encoded bytes; b->decoded has the
  * decoded plane. */
 static size_t
-expect_agreement(const struct kvt__codec_shape *shape, unsigned bits, struct buffers *b)
+expect_agreement(const struct kvt__plane_shape *shape, unsigned bits, struct buffers *b)
 {
     size_t n = kvt__affine_encode(&kvt__affine_plain, bits, shape, b->plane, b->expected);
 
@@ -64,7 +64,7 @@ expect_agreement(const struct kvt__codec_shape *shape, unsigned bits, struct buf
 /* Check column c of the rows [first, end): the error is at most half a scale, and the rounding of
  * scale and element to bfloat16. */
 static void
-expect_small_errors(const struct kvt__codec_shape *shape, unsigned bits, const struct buffers *b,
+expect_small_errors(const struct kvt__plane_shape *shape, unsigned bits, const struct buffers *b,
                     size_t c, size_t first, size_t end)
 {
     float min = INFINITY, max = -INFINITY;
@@ -85,7 +85,7 @@ expect_small_errors(const struct kvt__codec_shape *shape, unsigned bits, const s
 }
 
 static void
-expect_all_errors_small(const struct kvt__codec_shape *shape, unsigned bits,
+expect_all_errors_small(const struct kvt__plane_shape *shape, unsigned bits,
                         const struct buffers *b)
 {
     size_t n_rows = shape->n / shape->row;
@@ -106,8 +106,8 @@ errors_are_at_most_half_a_scale(void **state)
     for (size_t k = 0; k < 2; k++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             for (size_t n = 0; n < sizeof n_rows / sizeof *n_rows; n++) {
-                struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, rows[r],
-                                                  rows[r] * n_rows[n], 1 };
+                struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = rows[r],
+                                                  .n = rows[r] * n_rows[n] };
                 struct buffers b = buffers_for(&shape);
 
                 fill_plane(&shape, r * 31 + n, b.plane);
@@ -120,7 +120,7 @@ errors_are_at_most_half_a_scale(void **state)
 static void
 chunks_become_smaller_as_promised(void **state)
 {
-    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 1024, 256 * 1024, 1 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1024, .n = 256 * 1024 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -133,7 +133,7 @@ chunks_become_smaller_as_promised(void **state)
 static void
 constant_columns_are_restored(void **state)
 {
-    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 48, 48 * 100, 1 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 48, .n = 48 * 100 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -153,7 +153,7 @@ constant_columns_are_restored(void **state)
 static void
 extreme_ranges_are_restored(void **state)
 {
-    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 32, 32 * 64, 1 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 32, .n = 32 * 64 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -174,7 +174,7 @@ static void
 nan_and_infinities_are_restored(void **state)
 {
     static const uint16_t values[] = { 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x7f81 };
-    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 40, 40 * 64, 1 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 40, .n = 40 * 64 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -195,7 +195,7 @@ other_types_are_restored(void **state)
 {
     (void)state;
     for (enum kvt__element e = 0; e < KVT__N_ELEMENTS; e++) {
-        struct kvt__codec_shape shape = { e, 64, 64 * 64, 1 };
+        struct kvt__plane_shape shape = { .element = e, .row = 64, .n = 64 * 64 };
         struct buffers b = buffers_for(&shape);
 
         if (e == KVT__ELEMENT_BF16)
@@ -212,7 +212,7 @@ other_types_are_restored(void **state)
 static void
 planes_that_were_never_encoded_are_refused(void **state)
 {
-    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 64, 64 * 64, 1 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 64 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;

@@ -6,7 +6,8 @@
 
 #include "codec/lossless.h"
 
-static const struct kvt__codec_shape shape = { KVT__ELEMENT_F16, 80, 80 * 70 + 3, 1 };
+static const struct kvt__plane_shape shape = { .element = KVT__ELEMENT_F16, .row = 80,
+                                               .n = 80 * 70 + 3 };
 
 struct fixture {
     unsigned char *encoded, *plane, *other;
@@ -111,7 +112,7 @@ changed_bytes_stay_in_bounds(void **state)
 static void
 a_plane_of_bytes_is_never_coded(void **state)
 {
-    struct kvt__codec_shape bytes = { KVT__ELEMENT_BYTE, 1, shape.n, 1 };
+    struct kvt__plane_shape bytes = { .element = KVT__ELEMENT_BYTE, .row = 1, .n = shape.n };
     struct fixture *f = *state;
 
     assert_false(kvt__codec_lossless.decode(&bytes, f->encoded, f->n, f->plane));

@@ -13,7 +13,7 @@ struct buffers {
 
 /* Allocate buffers of exact sizes, so that the address sanitizer finds each access outside. */
 static struct buffers
-buffers_for(const struct kvt__codec_shape *shape)
+buffers_for(const struct kvt__plane_shape *shape)
 {
     size_t room = kvt__codec_lossless.room(shape);
     struct buffers b = { malloc(plane_bytes(shape)), malloc(room), malloc(room),
@@ -34,7 +34,7 @@ buffers_free(struct buffers *b)
 
 /* Encode and decode by each form.  Return the encoded bytes. */
 static size_t
-expect_restored(const struct kvt__codec_shape *shape, struct buffers *b)
+expect_restored(const struct kvt__plane_shape *shape, struct buffers *b)
 {
     size_t n = kvt__lossless_encode(&kvt__lossless_plain, shape, b->plane, b->expected);
 
@@ -55,7 +55,7 @@ expect_restored(const struct kvt__codec_shape *shape, struct buffers *b)
 }
 
 static double
-ratio(const struct kvt__codec_shape *shape, uint64_t seed)
+ratio(const struct kvt__plane_shape *shape, uint64_t seed)
 {
     struct buffers b = buffers_for(shape);
 
@@ -75,7 +75,7 @@ planes_of_kv_become_smaller(void **state)
 
     (void)state;
     for (enum kvt__element e = KVT__ELEMENT_BF16; e < KVT__N_ELEMENTS; e++) {
-        struct kvt__codec_shape shape = { e, 1024, 256 * 1024, 1 };
+        struct kvt__plane_shape shape = { .element = e, .row = 1024, .n = 256 * 1024 };
 
         assert_true(ratio(&shape, 1) >= at_least[e]);
     }
@@ -91,7 +91,8 @@ shapes_of_all_sizes_are_restored(void **state)
     for (enum kvt__element e = 0; e < KVT__N_ELEMENTS; e++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             for (size_t n = 0; n < sizeof n_rows / sizeof *n_rows; n++) {
-                struct kvt__codec_shape shape = { e, rows[r], rows[r] * n_rows[n], 1 };
+                struct kvt__plane_shape shape = { .element = e, .row = rows[r],
+                                                  .n = rows[r] * n_rows[n] };
 
                 ratio(&shape, r * 31 + n);
             }
@@ -102,7 +103,7 @@ incomplete_rows_are_restored(void **state)
 {
     (void)state;
     for (uint32_t n = 1; n < 300; n++) {
-        struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 128, n, 1 };
+        struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = n };
 
         ratio(&shape, n);
     }
@@ -114,7 +115,7 @@ any_bytes_are_restored(void **state)
 {
     (void)state;
     for (enum kvt__element e = 0; e < KVT__N_ELEMENTS; e++) {
-        struct kvt__codec_shape shape = { e, 64, 64 * 100 + 5, 1 };
+        struct kvt__plane_shape shape = { .element = e, .row = 64, .n = 64 * 100 + 5 };
         struct buffers b = buffers_for(&shape);
         uint64_t random = e;
 
@@ -133,7 +134,7 @@ any_bytes_are_restored(void **state)
 static void
 a_plane_of_escapes_is_stored_as_it_is(void **state)
 {
-    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 64, 64 * 64, 1 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 64 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -147,7 +148,7 @@ a_plane_of_escapes_is_stored_as_it_is(void **state)
 static void
 outliers_cost_only_their_own_escapes(void **state)
 {
-    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 64, 64 * 256, 1 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 256 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -163,7 +164,7 @@ outliers_cost_only_their_own_escapes(void **state)
 static void
 the_codec_uses_the_fastest_form(void **state)
 {
-    struct kvt__codec_shape shape = { KVT__ELEMENT_BF16, 128, 128 * 256, 1 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = 128 * 256 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
