@@ -395,6 +395,14 @@ enum kvt_chunk_format {
     KVT_FORMAT_MLA = 3,
 };
 
+/* The order of the elements in a layer of a block with KVT_FORMAT_OPAQUE. */
+enum kvt_packing {
+    KVT_PACKING_UNKNOWN,
+    /* For each head: K as [head_size][block_tokens], then V as [block_tokens][head_size] (vLLM on
+     * CPUs without AMX). */
+    KVT_PACKING_HEADS,
+};
+
 /* Layers that share a block table. */
 struct kvt_group {
     size_t struct_size;
@@ -412,6 +420,7 @@ struct kvt_group {
     const char *layers;     /* names of the layers, in order */
     uint32_t replicated;    /* 1: all ranks have equal KV (MLA): the first rank stores
                              * the chunks, and all ranks load the chunks */
+    uint32_t packing;       /* OPAQUE: enum kvt_packing; lossy codecs need a known packing */
 };
 
 struct kvt_engine_params {

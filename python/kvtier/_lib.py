@@ -93,6 +93,7 @@ class Group(_Sized):
         ("layout", c_char_p),
         ("layers", c_char_p),
         ("replicated", c_uint32),
+        ("packing", c_uint32),
     ]
 
 

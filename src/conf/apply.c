@@ -298,21 +298,57 @@ check_url(struct kvt__reading *r)
                   (int)(rest - url), url);
 }
 
+static bool
+is_serde(const char *name)
+{
+    static const char *const serdes[] = { "naive", "lossless", "cachegen", "kv8", "kv4" };
+
+    for (size_t i = 0; i < sizeof serdes / sizeof *serdes; i++)
+        if (!strcmp(name, serdes[i]))
+            return true;
+    return false;
+}
+
+/* Note unknown encodings in the settings without a list of choices. */
+static void
+check_serdes(struct kvt__reading *r)
+{
+    const struct kvt_config *c = r->config;
+    const char *origin = kvt__config_origin(c, accept_serde);
+
+    for (size_t i = 0; i < c->accept_serde.n; i++)
+        if (!is_serde(c->accept_serde.items[i]))
+            kvt__note(r, KVT__ERROR, "accept_serde", origin,
+                      "accept_serde (%s): '%s' is no encoding; write lossless, cachegen, kv8 or "
+                      "kv4.", origin, c->accept_serde.items[i]);
+    origin = kvt__config_origin(c, remote_storage_plugins);
+    for (size_t i = 0; i < c->remote_storage_plugins.n; i++) {
+        const char *plugin = c->remote_storage_plugins.items[i];
+        const char *serde = kvt__config_plugin_serde(c, plugin);
+
+        if (!is_serde(serde) && strcmp(serde, "auto") && strcmp(serde, "kivi"))
+            kvt__note(r, KVT__ERROR, "remote_storage_plugins", origin,
+                      "remote_storage_plugins (%s): remote_storage_plugin.%s.remote_serde is "
+                      "'%s'; write naive, lossless, cachegen, kv8, kv4 or auto.", origin, plugin,
+                      serde);
+    }
+}
+
 static void
 check_together(struct kvt__reading *r)
 {
     const struct kvt_config *c = r->config;
-    const char *origin;
 
     check_url(r);
-    if (strcmp(c->remote_serde, "naive") &&
-        (c->remote_url || c->remote_storage_plugins.n)) {
-        origin = kvt__config_origin(c, remote_serde);
+    if (!strcmp(c->remote_serde, "kivi") && (c->remote_url || c->remote_storage_plugins.n)) {
+        const char *origin = kvt__config_origin(c, remote_serde);
+
         kvt__note(r, KVT__WARNING, "remote_serde", origin,
-                  "remote_serde is %s (%s): kvtier stores naive chunks, which LMCache "
-                  "reads with remote_serde: naive.", c->remote_serde, origin);
+                  "remote_serde is kivi (%s): kvtier stores naive chunks, as LMCache does.",
+                  origin);
     }
     check_plugins(r);
+    check_serdes(r);
 #define KVT_CHECK(kind) kvt__check_##kind(r);
 #include "conf/params.def"
     kvt__check_locations(r);

@@ -73,6 +73,10 @@ const char *kvt__variable(const char *const *environment, const char *name);
 const char *
 kvt__config_base_path(const struct kvt_config *config, const char *plugin);
 
+/* Return remote_storage_plugin.<plugin>.remote_serde of extra_config, or else remote_serde. */
+const char *
+kvt__config_plugin_serde(const struct kvt_config *config, const char *plugin);
+
 /* The storage that a setting of a backend names: a row KVT_STORAGE of params.def.  The texts
  * live as long as the configuration. */
 struct kvt__storage_setting {
@@ -82,6 +86,7 @@ struct kvt__storage_setting {
     const char *value;    /* the part of the URL behind the scheme; NULL: not configured */
     double limit_gib;     /* 0: not set */
     bool is_per_worker;   /* the limit applies to each worker separately */
+    const char *serde;    /* encoding of new chunks */
 };
 
 /* Fill *out with the i-th storage setting.  Return false if i is too large. */

@@ -16,10 +16,10 @@ kvt__config_storage(const struct kvt_config *config, size_t i,
                     struct kvt__storage_setting *out)
 {
     const struct kvt__storage_setting all[] = {
-#define KVT_STORAGE(kind, setting, location, limit, is_per_worker)               \
+#define KVT_STORAGE(kind, setting, location, limit, is_per_worker, serde)        \
         { #kind "://", #setting, location,                                 \
           is_per_worker && config->limit <= 0 ? NULL : config->setting,          \
-          config->limit, is_per_worker },
+          config->limit, is_per_worker, serde },
 #include "conf/params.def"
     };
 

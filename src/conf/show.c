@@ -182,10 +182,11 @@ kvt__base_path_of(const char *plugin)
         ? kvt__find_param(name) : NULL;
 }
 
-const char *
-kvt__config_base_path(const struct kvt_config *config, const char *plugin)
+/* Return remote_storage_plugin.<plugin><after> of extra_config; NULL: not set. */
+static const char *
+plugin_value(const struct kvt_config *config, const char *plugin, const char *after)
 {
-    static const char before[] = "remote_storage_plugin.", after[] = ".base_path";
+    static const char before[] = "remote_storage_plugin.";
     size_t n = strlen(plugin);
 
     for (const struct kvt__named *named = config->named; named; named = named->next) {
@@ -195,6 +196,24 @@ kvt__config_base_path(const struct kvt_config *config, const char *plugin)
             !strncmp(name, plugin, n) && !strcmp(name + n, after))
             return named->value;
     }
+    return NULL;
+}
+
+const char *
+kvt__config_plugin_serde(const struct kvt_config *config, const char *plugin)
+{
+    const char *serde = plugin_value(config, plugin, ".remote_serde");
+
+    return serde ? serde : config->remote_serde;
+}
+
+const char *
+kvt__config_base_path(const struct kvt_config *config, const char *plugin)
+{
+    const char *path = plugin_value(config, plugin, ".base_path");
+
+    if (path)
+        return path;
     const struct kvt__param *of_kind = kvt__base_path_of(plugin);
     return of_kind ? *(const char *const *)((const char *)config + of_kind->offset) : NULL;
 }

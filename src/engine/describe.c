@@ -128,6 +128,7 @@ copy_group(const struct kvt_group *from, struct kvt__group *to)
     to->kind = from->kind;
     to->window_tokens = from->kind == KVT_GROUP_SLIDING ? from->window_tokens : 0;
     to->format = from->format;
+    to->packing = from->packing;
     to->layout = strdup(kvt__or_empty(from->layout));
     to->layers = strdup(kvt__or_empty(from->layers));
     to->view = (struct kvt__view){
@@ -203,27 +204,87 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
     return start_hashes(e, config);
 }
 
+/* A type of elements: LMCache's names and codes, and the type for codecs.  vLLM's FP8 caches are
+ * uint8 for LMCache. */
+static const struct dtype {
+    const char *name;
+    uint32_t code, bytes;
+    enum kvt__element element;
+} dtypes[] = {
+    { "uint8", 6, 1, KVT__ELEMENT_E4M3 },      { "half", 2, 2, KVT__ELEMENT_F16 },
+    { "bfloat16", 3, 2, KVT__ELEMENT_BF16 },   { "float", 4, 4, KVT__ELEMENT_F32 },
+    { "double", 5, 8, KVT__ELEMENT_BYTE },     { "fp8_e4m3fn", 7, 1, KVT__ELEMENT_E4M3 },
+    { "fp8_e5m2", 8, 1, KVT__ELEMENT_E5M2 },
+};
+
+/* Return the type of the engine's KV; uint8 if the name is not in the table. */
+static const struct dtype *
+dtype_of(const struct kvt_engine *e)
+{
+    size_t i = 0;
+
+    for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++)
+        i = strcmp(e->kv_dtype, dtypes[k].name) ? i : k;
+    return &dtypes[i];
+}
+
 /* Return the shape of a group's chunk as headers of files describe the shape. */
 static struct kvt__shape
 shape_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
 {
-    static const struct { const char *name; uint32_t code, bytes; } dtypes[] = {
-        { "half", 2, 2 }, { "bfloat16", 3, 2 }, { "float", 4, 4 }, { "double", 5, 8 },
-        { "uint8", 6, 1 }, { "fp8_e4m3fn", 7, 1 }, { "fp8_e5m2", 8, 1 },
-    };
     const struct kvt__view *view = &e->groups[group].view;
+    const struct dtype *dtype = dtype_of(e);
 
     if (view->opaque)
         return (struct kvt__shape){ .format = 4, .dtype = 6,
                                     .dims = { (uint32_t)kvt__chunk_bytes(view, n_tokens) } };
-    size_t i = 4; /* other names: uint8 */
-    for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++)
-        i = strcmp(e->kv_dtype, dtypes[k].name) ? i : k;
     return (struct kvt__shape){
         .format = e->groups[group].format == KVT_FORMAT_2LTD ? 1 : 6,
-        .dtype = dtypes[i].code,
+        .dtype = dtype->code,
         .dims = { view->n_kv, view->n_layers, n_tokens,
-                  view->n_heads * view->head_bytes / dtypes[i].bytes } };
+                  view->n_heads * view->head_bytes / dtype->bytes } };
+}
+
+/* Return the shape of a chunk of copied blocks for codecs.  Without a known packing, a plane is a
+ * layer of a block. */
+static struct kvt__chunk_shape
+opaque_layout(const struct kvt__group *group, const struct dtype *dtype, uint32_t n_blocks)
+{
+    const struct kvt__view *view = &group->view;
+    uint64_t head_block = (uint64_t)view->block_tokens * view->head_bytes;
+    bool is_known = group->packing == KVT_PACKING_HEADS && head_block &&
+                    view->block_bytes == 2 * view->n_heads * head_block;
+    uint64_t plane_bytes = is_known ? head_block : view->block_bytes;
+    bool is_whole = plane_bytes % dtype->bytes == 0 && dtype->element != KVT__ELEMENT_BYTE &&
+                    view->head_bytes % dtype->bytes == 0;
+    uint32_t bytes = is_whole ? dtype->bytes : 1;
+
+    return (struct kvt__chunk_shape){
+        .element = is_whole ? dtype->element : KVT__ELEMENT_BYTE,
+        .packing = is_known ? KVT__PACKING_HEADS : KVT__PACKING_NONE,
+        .n_layers = is_known ? view->n_layers : 0, .n_heads = is_known ? view->n_heads : 1,
+        .row = is_known ? view->head_bytes / bytes : 64,
+        .n = plane_bytes <= UINT32_MAX ? (uint32_t)plane_bytes / bytes : 0,
+        .n_planes = n_blocks * view->n_layers * (is_known ? 2 * view->n_heads : 1) };
+}
+
+/* Return the shape of a group's chunk for codecs. */
+static struct kvt__chunk_shape
+layout_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
+{
+    const struct kvt__group *g = &e->groups[group];
+    const struct kvt__view *view = &g->view;
+    const struct dtype *dtype = dtype_of(e);
+
+    if (view->opaque)
+        return opaque_layout(g, dtype, kvt__view_blocks(view, n_tokens));
+    uint32_t bytes = dtype->element == KVT__ELEMENT_BYTE ? 1 : dtype->bytes;
+    uint32_t row = view->n_heads * view->head_bytes / bytes;
+    return (struct kvt__chunk_shape){
+        .element = dtype->element,
+        .packing = g->format == KVT_FORMAT_2LTD ? KVT__PACKING_2LTD : KVT__PACKING_MLA,
+        .n_layers = view->n_layers, .n_heads = 1, .row = row, .n = row * n_tokens,
+        .n_planes = view->n_kv * view->n_layers };
 }
 
 void
@@ -241,6 +302,9 @@ kvt__fill_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group
     req->is_full = chunk->n_tokens == engine->chunk_tokens;
     req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
     req->shape = shape_of(engine, group, chunk->n_tokens);
+    req->layout = layout_of(engine, group, chunk->n_tokens);
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
     kvt__id_make(k->digest, &prefix, &req->id);
+    if (kvt__store_traits(engine->store)->is_lossy)
+        kvt__id_toggle_lossy(&req->id);
 }

@@ -48,6 +48,8 @@ fill_key(const struct kvt_seq *seq, const struct kvt__seq_ids *ids,
     key->space = space;
     key->hash = kvt__chunk_hash(seq->engine, &seq->chunks[chunk]);
     key->id = ids->ids[chunk];
+    if (kvt__store_traits(seq->engine->store)->is_lossy)
+        kvt__id_toggle_lossy(&key->id);
     key->needs_id = seq->flags & KVT_CHUNK_OWN;
 }
 

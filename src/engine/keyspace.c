@@ -52,11 +52,15 @@ space_text(const struct kvt__space_desc *desc, bool opaque, struct kvt__space *s
     return 0;
 }
 
-/* Return the largest number of bytes for the tags of a request in the text. */
+/* Return the largest number of bytes for the tags of a request in the text.  added: bytes that a
+ * level may add to the text for its encoding. */
 static size_t
-room_for_tags(const struct kvt__space *space)
+room_for_tags(const struct kvt__space *space, size_t added)
 {
-    size_t n = strlen(space->text), own = n - space->own_tag;
+    size_t n = strlen(space->text) + added, own = n - space->own_tag;
+
+    if (own >= KVT__KEY_TAGS_MAX || n + 1 >= KVT__TABLE_TEXT_MAX)
+        return 0;
     size_t in_tags = KVT__KEY_TAGS_MAX - own, in_text = KVT__TABLE_TEXT_MAX - n - 1;
 
     return in_tags < in_text ? in_tags : in_text;
@@ -85,8 +89,9 @@ make(struct kvt_engine *e, uint32_t rank, uint32_t group, struct kvt__keyspace *
     kvt__space_digest(&desc, k->digest);
     assert(rank < e->world_size && group < e->n_groups && desc.rank < desc.world_size);
     int err = space_text(&desc, k->space.opaque, &k->space);
-    if (!err && room_for_tags(&k->space) < e->max_tag_bytes)
-        e->max_tag_bytes = room_for_tags(&k->space);
+    size_t room = room_for_tags(&k->space, kvt__store_traits(e->store)->serde_text_bytes);
+    if (!err && room < e->max_tag_bytes)
+        e->max_tag_bytes = room;
     return err ? err : kvt__store_set_tags(e->store, &k->space, "");
 }
 

@@ -25,6 +25,7 @@ struct kvt__group {
     enum kvt_group_kind kind;
     uint32_t window_tokens;
     uint32_t format; /* enum kvt_chunk_format */
+    uint32_t packing; /* enum kvt_packing */
     char *layout;
     char *layers;
     bool replicated;     /* all ranks use the keys of rank 0 */

@@ -181,6 +181,19 @@ kvt__id_equal(const struct kvt__id *a, const struct kvt__id *b)
     return !__builtin_memcmp(a->b, b->b, sizeof a->b);
 }
 
+/* Convert the identity of a chunk to the identity of the chunk in an engine that stores or accepts
+ * lossy chunks, or back.  Engines without lossy chunks never load the chunk. */
+static inline void
+kvt__id_toggle_lossy(struct kvt__id *id)
+{
+    /* H128("kvtier lossy") */
+    static const uint8_t mark[KVT__ID_BYTES] = { 0x88, 0xb2, 0xc1, 0xfa, 0x31, 0xec, 0x9c, 0x32,
+                                                 0x7e, 0x50, 0x9f, 0xa6, 0x5b, 0xba, 0xa3, 0xec };
+
+    for (int i = 0; i < KVT__ID_BYTES; i++)
+        id->b[i] ^= mark[i];
+}
+
 /* The description of a space for identities: the properties of the chunks of a rank and group that
  * do not depend on the request or the weights. */
 struct kvt__space_desc {

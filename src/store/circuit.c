@@ -56,7 +56,7 @@ response_of(const struct kvt__level *level, int err)
 bool
 kvt__level_is_paused(const struct kvt__level *level, enum kvt__table_pause kind)
 {
-    return kvt__table_is_paused(level->index, kind);
+    return kvt__table_is_paused(kvt__level_index(level), kind);
 }
 
 static void
@@ -73,6 +73,7 @@ pause_level(struct kvt__level *level, enum kvt__table_pause kind, int64_t ns,
 int
 kvt__circuit_begin(struct kvt__level *level, enum kvt__table_pause kind)
 {
+    level = level->owner;
     if (level->tier->in_memory)
         return 0;
     if (kvt__level_is_paused(level, kind))
@@ -89,6 +90,7 @@ kvt__circuit_begin(struct kvt__level *level, enum kvt__table_pause kind)
 void
 kvt__circuit_end(struct kvt__level *level, enum kvt__table_pause kind, int err)
 {
+    level = level->owner;
     if (level->tier->in_memory) /* full memory is not a failure */
         return;
     atomic_store(&level->response_ns[kind], kvt__now_ns());
@@ -111,7 +113,7 @@ kvt__store_pause_hung_tiers(struct kvt__store *store, int64_t min_silence_ns)
 {
     int64_t now = kvt__now_ns();
 
-    for (size_t i = 0; i < store->n_levels; i++) {
+    for (size_t i = 0; i < store->n_storages; i++) {
         struct kvt__level *level = &store->levels[i];
 
         if (atomic_load(&level->n_in_progress[KVT__PAUSE_READS]) &&

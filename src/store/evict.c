@@ -254,10 +254,12 @@ kvt__level_claim(struct kvt__level *level, const struct kvt__store_req *req,
                  const struct kvt__record *record, struct kvt__claim *claim)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-    char text[KVT__KEY_TEXT_MAX + 1];
-    int err;
+    char text[KVT__TABLE_TEXT_MAX + 1];
+    int err = kvt__level_spell(level, req->space, text);
 
-    kvt__level_spell(level, req->space->text, text);
+    if (err)
+        return err;
+    level = level->owner;
     kvt__level_renew_index(level);
     struct kvt__table *index = level->index; /* may be replaced at any time */
     do
@@ -273,6 +275,7 @@ kvt__level_enter(struct kvt__level *level, struct kvt__table *index,
 {
     int err;
 
+    assert(level->owner == level);
     do
         err = kvt__table_enter(index, name, record, text);
     while (err == -ENOSPC && !(err = make_room(level, index, record->bytes)));
@@ -283,6 +286,7 @@ int
 kvt__level_keep_free(struct kvt__level *level, const struct kvt__object *object,
                      uint64_t bytes)
 {
+    assert(level->owner == level);
     uint64_t shortage = level->keeps_free
         ? level->tier->ops->shortage(level->tier, object, bytes) : 0;
 
@@ -300,6 +304,7 @@ kvt__level_make_space(struct kvt__level *level, const struct kvt__object *object
 {
     char why[KVT__WHY_BYTES];
 
+    assert(level->owner == level);
     snprintf(why, sizeof why, "%s", kvt__why());
     if (!keeps_objects(level, level->index))
         (void)kvt__level_evict(level, object, bytes);

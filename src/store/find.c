@@ -15,7 +15,7 @@ index_of(const struct kvt__store *store, int level, const struct kvt__space *spa
 {
     assert(level >= KVT__LEVEL_MEMORY && (size_t)level <= store->n_levels);
     return level == KVT__LEVEL_MEMORY ? kvt__memory_index(store, space)
-                                      : store->levels[level - 1].index;
+                                      : kvt__level_index(&store->levels[level - 1]);
 }
 
 static struct kvt__name
@@ -34,7 +34,7 @@ kvt__store_matches(const struct kvt__store *store, int level, const struct kvt__
 {
     if (record->flags & KVT__TABLE_UNREAD)
         return kvt__store_covers(store, KVT__READ_FIRST, level, key->space);
-    return kvt__id_equal(&record->id, &key->id) &&
+    return kvt__store_accepts_id(store, &key->id, &record->id) &&
            kvt__store_accepts(store, key->space, key->needs_id, record);
 }
 
@@ -86,7 +86,7 @@ touch(const struct kvt__store *store, int level, const struct kvt__chunk_key *ke
 
     if (!find_in(store, level, index, key, &record) || record.flags & KVT__TABLE_UNREAD)
         return false;
-    kvt__table_touch(index, &name, &key->id);
+    kvt__table_touch(index, &name, &record.id);
     return true;
 }
 
@@ -95,7 +95,7 @@ kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
-    req->index = level->index; /* another thread may replace level->index meanwhile */
+    req->index = kvt__level_index(level); /* another thread may replace level->index meanwhile */
     req->has_entry = !req->is_name && kvt__table_find(req->index, &name, NULL, &req->seen);
     req->object.index = req->has_entry ? req->index : NULL;
     req->object.entry = req->seen.entry;
@@ -155,12 +155,18 @@ kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
 {
     bool stored = kvt__store_puts_in_storage(store, key->space);
     bool everywhere = stored || !kvt__memory_may_put(store);
+    uint32_t have = 0; /* storage that needs no PUT of the chunk */
 
     if (touch(store, KVT__LEVEL_MEMORY, key))
         everywhere = true;
-    for (size_t i = 0; i < store->n_levels; i++)
-        if (!touch(store, (int)i + 1, key) &&
-            kvt__level_may_put(&store->levels[i], key->space))
+    for (size_t i = 0; i < store->n_levels; i++) {
+        const struct kvt__level *level = &store->levels[i];
+
+        if (touch(store, (int)i + 1, key) && kvt__level_replaces_put(level))
+            have |= UINT32_C(1) << (level->owner - store->levels);
+    }
+    for (size_t i = 0; i < store->n_storages; i++)
+        if (!(have >> i & 1) && kvt__level_may_put(&store->levels[i], key->space))
             everywhere = false;
     return everywhere;
 }

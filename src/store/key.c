@@ -65,7 +65,7 @@ look_up(struct kvt__store_req *req, struct kvt__level *level)
 static bool
 puts_in_storage(const struct kvt__store_req *req)
 {
-    for (size_t i = 0; i < req->store->n_levels; i++)
+    for (size_t i = 0; i < req->store->n_storages; i++)
         if (!req->store->levels[i].tier->in_memory &&
             kvt__level_may_put(&req->store->levels[i], req->space))
             return true;

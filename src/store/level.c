@@ -33,14 +33,14 @@ static bool
 has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *replaces)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-    struct kvt__table *index = level->index; /* may be replaced at any time */
+    struct kvt__table *index = kvt__level_index(level);
     struct kvt__record record;
 
     *replaces = false;
     if (!kvt__table_find(index, &name, NULL, &record) ||
         record.flags & KVT__TABLE_UNREAD)
         return false;
-    *replaces = !kvt__id_equal(&record.id, &req->id);
+    *replaces = !kvt__store_accepts_id(level->store, &req->id, &record.id);
     if (*replaces)
         return false;
     return kvt__store_accepts(level->store, req->space, req->needs_id, &record) ||
@@ -56,7 +56,7 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
              struct kvt__record *record, struct kvt__claim *out)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-    struct kvt__table *index = level->index;
+    struct kvt__table *index = kvt__level_index(level);
     struct kvt__record old;
 
     if (record->flags && kvt__table_find(index, &name, NULL, &old))
@@ -64,7 +64,7 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
     record->flags = 0;
     int err = kvt__level_claim(level, req, record, out);
     if (!err && out->kind == KVT__CLAIM_REPLACE) {
-        kvt__table_abort(level->index, out);
+        kvt__table_abort(kvt__level_index(level), out);
         err = -EEXIST;
     }
     return err == -EEXIST && req->overwrite
@@ -91,26 +91,68 @@ claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
         ? 0 : err;
 }
 
+/* Return true if another level of the storage has a chunk that makes the PUT needless. */
+static bool
+has_in_other_encoding(const struct kvt__level *level, const struct kvt__store_req *req)
+{
+    const struct kvt__store *store = level->store;
+    struct kvt__chunk_key key = kvt__request_key(req);
+    struct kvt__record record;
+
+    for (size_t i = 0; i < store->n_levels && !req->by_key; i++) {
+        const struct kvt__level *other = &store->levels[i];
+        struct kvt__name name = kvt__level_name(other, req->space, &req->hash);
+
+        if (other != level && other->owner == level->owner && kvt__level_replaces_put(other) &&
+            kvt__table_find(kvt__level_index(other), &name, NULL, &record) &&
+            !(record.flags & KVT__TABLE_UNREAD) &&
+            kvt__store_matches(store, (int)i + 1, &key, &record))
+            return true;
+    }
+    return false;
+}
+
+/* Encode the chunk, if the level has a codec, and set slot, checksum and shape of the object.  0;
+ * -EEXIST: the storage's naive level stores the chunk, because the codec cannot make the chunk
+ * smaller; -ENOMEM with a sentence. */
+static int
+encode(struct kvt__level *level, struct kvt__store_req *req)
+{
+    if (req->by_key || level->serde == KVT__SERDE_NAIVE)
+        return 0;
+    int err = kvt__level_encode(level, req);
+    if (err == -ENOTSUP) {
+        req->stores_raw = level->owner;
+        return -EEXIST;
+    }
+    if (err)
+        return err;
+    req->tier_op.slot = req->staging;
+    req->tier_op.crc = kvt__crc32c_cold(0, req->staging.payload, req->staging.bytes);
+    req->object.shape = (struct kvt__shape){ .format = 4, .dtype = 6, /* BINARY, uint8 */
+                                             .dims = { (uint32_t)req->staging.bytes } };
+    return 0;
+}
+
+/* Return the bytes on disk of the object of a PUT. */
+static uint64_t
+bytes_of_put(const struct kvt__level *level, const struct kvt__store_req *req)
+{
+    return level->tier->ops->stored_bytes(level->tier, &req->object,
+                                          req->scratch ? req->staging.bytes : req->slot.bytes);
+}
+
 /* Claim the name and the bytes.  0: the caller runs the tier's operation and then calls put_end();
  * -EEXIST: the index has the chunk; -errno with a sentence. */
 static int
-put_begin(struct kvt__level *level, struct kvt__store_req *req)
+claim_put(struct kvt__level *level, struct kvt__store_req *req, bool replaces)
 {
-    bool replaces;
-
-    assert(level->store == req->store && kvt__level_may_put(level, req->space));
-    req->claim = (struct kvt__claim){ .table = NULL };
-    if (has_chunk(level, req, &replaces) && !req->overwrite)
-        return -EEXIST;
-    if (atomic_load(&level->reads_only))
-        return kvt__fail(EROFS, "%s: nothing is stored in %s, because this process's index is "
-                         "private and the limit cannot be enforced.", level->tier->ops->name,
-                         level->url);
-    uint64_t bytes = level->tier->ops->stored_bytes(level->tier, &req->object, req->slot.bytes);
+    uint64_t bytes = bytes_of_put(level, req);
     int err = kvt__circuit_begin(level, KVT__PAUSE_WRITES);
+
     if (err)
         return err;
-    err = kvt__level_keep_free(level, &req->object, bytes);
+    err = kvt__level_keep_free(level->owner, &req->object, bytes);
     if (!err)
         err = claim_for_put(level, req, bytes, replaces, &req->claim);
     if (err)
@@ -120,34 +162,56 @@ put_begin(struct kvt__level *level, struct kvt__store_req *req)
     return err;
 }
 
+/* Begin a PUT.  Result as claim_put(). */
+static int
+put_begin(struct kvt__level *level, struct kvt__store_req *req)
+{
+    bool replaces;
+
+    assert(level->store == req->store);
+    req->claim = (struct kvt__claim){ .table = NULL };
+    if ((has_chunk(level, req, &replaces) || has_in_other_encoding(level, req)) &&
+        !req->overwrite)
+        return -EEXIST;
+    if (atomic_load(&level->owner->reads_only))
+        return kvt__fail(EROFS, "%s: nothing is stored in %s, because this process's index is "
+                         "private and the limit cannot be enforced.", level->tier->ops->name,
+                         level->url);
+    int err = encode(level, req);
+    if (!err)
+        err = claim_put(level, req, replaces);
+    if (err)
+        kvt__encoded_release(req);
+    return err;
+}
+
 /* Enter an object that exists, unless another process entered the object. */
 static void
 enter(struct kvt__level *level, const struct kvt__store_req *req,
       const struct kvt__record *record)
 {
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
-    char text[KVT__KEY_TEXT_MAX + 1];
+    char text[KVT__TABLE_TEXT_MAX + 1];
 
-    kvt__level_spell(level, req->space->text, text);
-    (void)kvt__level_enter(level, level->index, &name, record, text);
+    if (!kvt__level_spell(level, req->space, text))
+        (void)kvt__level_enter(level->owner, kvt__level_index(level), &name, record, text);
 }
 
 /* End the claim.  err: the result of the tier's operation.  Returns err. */
 static int
 put_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 {
-    struct kvt__record record = {
-        .id = req->id,
-        .bytes = level->tier->ops->stored_bytes(level->tier, &req->object, req->slot.bytes) };
+    struct kvt__record record = { .id = req->id, .bytes = bytes_of_put(level, req) };
 
+    kvt__encoded_release(req);
     if (!req->claim.table) /* without a claim, an eviction may have deleted the new object */
         record = (struct kvt__record){ .bytes = record.bytes, .flags = KVT__TABLE_UNREAD };
     kvt__circuit_end(level, KVT__PAUSE_WRITES, err);
     if (err) {
-        kvt__table_abort(level->index, &req->claim);
+        kvt__table_abort(kvt__level_index(level), &req->claim);
         if ((err == -ENOSPC || err == -EDQUOT) && !level->tier->in_memory)
-            kvt__level_make_space(level, &req->object, record.bytes ? 2 * record.bytes : 1);
-    } else if (!kvt__table_publish(level->index, &req->claim) && !level->tier->in_memory) {
+            kvt__level_make_space(level->owner, &req->object, record.bytes ? 2 * record.bytes : 1);
+    } else if (!kvt__table_publish(kvt__level_index(level), &req->claim) && !level->tier->in_memory) {
         enter(level, req, &record); /* no claim, or the claim's index was replaced */
     }
     return err;
@@ -161,7 +225,7 @@ kvt__level_copy_to_shared(struct kvt__store_req *req)
     struct kvt__store *store = req->store;
 
     assert(req->op == KVT__TIER_GET && req->verified);
-    for (size_t i = 0; i < store->n_levels; i++) {
+    for (size_t i = 0; i < store->n_storages; i++) {
         struct kvt__level *level = &store->levels[i];
 
         if (level->tier->in_memory && kvt__level_may_put(level, req->space) &&
@@ -216,17 +280,26 @@ has_right_shape(const struct kvt__store_req *req)
     return false;
 }
 
+/* Return true if a request may use a foreign chunk of the level.  Only kvtier encodes chunks in its
+ * frames, always with an identity. */
+static bool
+accepts_foreign(const struct kvt__level *level, const struct kvt__store_req *req)
+{
+    return level->serde == KVT__SERDE_NAIVE &&
+           kvt__store_accepts_foreign(level->store, req->space, req->needs_id);
+}
+
 /* Return true if the object's description does not contradict the request's chunk. */
 static bool
 can_be_chunk(const struct kvt__level *level, const struct kvt__store_req *req)
 {
     const struct kvt__found *found = &req->tier_op.found;
+    bool has_length = level->serde == KVT__SERDE_NAIVE ? found->payload_bytes == req->bytes
+                                                       : found->payload_bytes < req->bytes;
 
-    return found->payload_bytes == req->bytes &&
-           (found->has_id ? kvt__id_equal(&found->id, &req->id)
-                          : kvt__store_accepts_foreign(level->store, req->space,
-                                                       req->needs_id) &&
-                            has_right_shape(req));
+    return has_length &&
+           (found->has_id ? kvt__store_accepts_id(level->store, &req->id, &found->id)
+                          : accepts_foreign(level, req) && has_right_shape(req));
 }
 
 /* Return true if the object has not changed since the probe.  The caller holds the claim.  An
@@ -265,10 +338,10 @@ enter_found(struct kvt__level *level, const struct kvt__store_req *req)
     if (err)
         return err;
     if (!is_unchanged(level, req)) {
-        kvt__table_abort(level->index, &place);
+        kvt__table_abort(kvt__level_index(level), &place);
         return -ENOENT;
     }
-    (void)kvt__table_publish(level->index, &place);
+    (void)kvt__table_publish(kvt__level_index(level), &place);
     return 0;
 }
 
@@ -297,36 +370,89 @@ kvt__store_enter_unread(struct kvt__store *store, const struct kvt__store_req *r
 
 /* --------------------------------------------------------------------- get */
 
-/* Compare the checksums of the read and the stored payload, or leave the comparison to the first
- * load.  0; -EBADMSG with a sentence. */
+/* Begin a GET.  The size of an encoded object is unknown: a tier with any_memory accepts shorter
+ * objects; at another tier a probe comes first. */
 static int
-check_sum(const struct kvt__level *level, struct kvt__store_req *req)
+get_begin(struct kvt__level *level, struct kvt__store_req *req)
+{
+    struct kvt__tier_op *op = &req->tier_op;
+
+    if (!look_up_chunk(level, req))
+        return -ENOENT;
+    if (level->serde == KVT__SERDE_NAIVE)
+        req->is_probed = false;
+    else if (level->tier->any_memory)
+        op->may_be_shorter = true;
+    else if (req->is_probed)
+        op->slot.bytes = req->encoded_bytes;
+    else
+        op->kind = KVT__TIER_PROBE;
+    return kvt__circuit_begin(level, KVT__PAUSE_READS);
+}
+
+/* End the probe before the read of an encoded object.  KVT__LEVEL_AGAIN: the read follows; -EBADMSG
+ * with a sentence: the object cannot be an encoded chunk. */
+static int
+size_end(struct kvt__store_req *req)
 {
     const struct kvt__found *found = &req->tier_op.found;
 
-    if (found->has_read_crc)
+    if (!found->has_id || !found->payload_bytes || found->payload_bytes >= req->bytes)
+        return kvt__fail(EBADMSG, "%s: the object is no encoded chunk.", req->object.key);
+    req->encoded_bytes = found->payload_bytes;
+    req->is_probed = true;
+    return KVT__LEVEL_AGAIN;
+}
+
+/* Compare the checksum of the encoded chunk, and decode the chunk.  *crc: CRC32C of the chunk.  0;
+ * -ECANCELED; -EBADMSG, -ENOMEM with a sentence. */
+static int
+decode(struct kvt__level *level, struct kvt__store_req *req, uint32_t *crc)
+{
+    const struct kvt__found *found = &req->tier_op.found;
+    uint32_t actual = found->has_read_crc
+        ? found->read_crc : kvt__crc32c_cold(0, req->slot.payload, found->payload_bytes);
+
+    if (found->payload_bytes >= req->bytes)
+        return kvt__fail(EBADMSG, "the encoded chunk is larger than the chunk.");
+    if (actual != found->crc)
+        return kvt__fail(EBADMSG, "the checksum is wrong.");
+    return kvt__level_decode(level, req, found->payload_bytes, crc);
+}
+
+/* Compare the checksums of the read and the stored payload, or leave the comparison to the first
+ * load.  0; -EBADMSG with a sentence. */
+static int
+check_sum(struct kvt__level *level, struct kvt__store_req *req)
+{
+    const struct kvt__found *found = &req->tier_op.found;
+
+    if (level->serde == KVT__SERDE_NAIVE && found->has_read_crc)
         return found->read_crc == found->crc ? 0
                                              : kvt__fail(EBADMSG, "the checksum is wrong.");
-    req->crc_pending = !req->consume && kvt__level_defers_crc(level, req);
     req->crc = found->crc;
-    return req->crc_pending ? 0 : kvt__store_check_crc(req, found->crc);
+    int err = level->serde == KVT__SERDE_NAIVE ? 0 : decode(level, req, &req->crc);
+    if (err)
+        return err;
+    req->crc_pending = !req->consume && kvt__level_defers_crc(level, req);
+    return req->crc_pending ? 0 : kvt__store_check_crc(req, req->crc);
 }
 
 /* Compare the object that the tier has read with the request.  0; with a sentence -ESTALE: the
  * object is another chunk; -EBADMSG: the object is corrupt. */
 static int
-check(const struct kvt__level *level, struct kvt__store_req *req)
+check(struct kvt__level *level, struct kvt__store_req *req)
 {
     const struct kvt__found *found = &req->tier_op.found;
 
     req->crc_pending = false;
-    if (!found->has_id && !kvt__store_accepts_foreign(level->store, req->space, req->needs_id))
+    if (!found->has_id && !accepts_foreign(level, req))
         return kvt__fail(ESTALE, "%s: the object carries no identity.", req->object.key);
     if (!found->has_id)
         return has_right_shape(req) ? 0 :
             kvt__fail(ESTALE, "%s: the object has the shape of another model's chunks.",
                       req->object.key);
-    if (!kvt__id_equal(&found->id, &req->id))
+    if (!kvt__store_accepts_id(level->store, &req->id, &found->id))
         return kvt__fail(ESTALE, "%s: the object is another chunk.", req->object.key);
     return check_sum(level, req);
 }
@@ -356,9 +482,13 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
     struct kvt__name name = kvt__level_name(level, req->space, &req->hash);
 
     assert(req->has_entry && !level->no_get);
+    if (err == -EMSGSIZE) /* the object is larger than the chunk */
+        err = -EBADMSG;
     kvt__circuit_end(level, KVT__PAUSE_READS, err);
     if (!err)
-        err = check(level, req);
+        err = req->tier_op.kind == KVT__TIER_PROBE ? size_end(req) : check(level, req);
+    if (err == KVT__LEVEL_AGAIN)
+        return err;
     if (err == -ENOENT)
         (void)kvt__table_forget(req->index, &req->seen, true);
     if (err == -ESTALE) {
@@ -378,7 +508,7 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
     if (req->seen.flags & KVT__TABLE_UNREAD)
         (void)enter_found(level, req);
     else
-        kvt__table_touch(level->index, &name, &req->id);
+        kvt__table_touch(kvt__level_index(level), &name, &req->seen.id);
     return 0;
 }
 
@@ -394,7 +524,7 @@ probe_begin(struct kvt__level *level, struct kvt__store_req *req)
         return -ENOENT;
     kvt__level_look_up(level, req);
     if (req->has_entry && !(req->seen.flags & KVT__TABLE_UNREAD) &&
-        kvt__id_equal(&req->seen.id, &req->id))
+        kvt__store_accepts_id(level->store, &req->id, &req->seen.id))
         return -EEXIST;
     return kvt__circuit_begin(level, KVT__PAUSE_READS);
 }
@@ -416,6 +546,15 @@ probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
 
 /* ------------------------------------------------------------------ all requests */
 
+/* Return true if a PUT stores its chunk in the level. */
+static bool
+may_put(const struct kvt__level *level, const struct kvt__store_req *req)
+{
+    return kvt__level_may_put(level, req->space) ||
+           (req->stores_raw == level->owner && level->serde == KVT__SERDE_NAIVE &&
+            level->owner != level);
+}
+
 /* Return true if key.c handles the level's part of a request: all requests by key but a PUT of a
  * key text. */
 static bool
@@ -432,15 +571,16 @@ kvt__level_prepare(struct kvt__store_req *req, struct kvt__level *level)
 
     if (err || is_key_operation(req))
         return err;
-    /* The CPU copies from and to shared host memory, and cannot copy from or to a GPU. */
-    if (level->tier->in_memory && kvt__slot_on_device(&req->slot))
+    /* The CPU copies from and to shared host memory, encodes and decodes, and cannot access the
+     * memory of a GPU. */
+    if ((level->tier->in_memory || level->serde != KVT__SERDE_NAIVE) &&
+        kvt__slot_on_device(&req->slot))
         return req->op == KVT__TIER_PUT ? -EEXIST : -ENOENT;
     switch (req->op) {
     case KVT__TIER_PUT:
-        return kvt__level_may_put(level, req->space) ? put_begin(level, req)
-                                                     : -EEXIST;
+        return may_put(level, req) ? put_begin(level, req) : -EEXIST;
     case KVT__TIER_GET:
-        return look_up_chunk(level, req) ? kvt__circuit_begin(level, KVT__PAUSE_READS) : -ENOENT;
+        return get_begin(level, req);
     default:
         return probe_begin(level, req);
     }

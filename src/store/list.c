@@ -158,7 +158,7 @@ save_snapshot(struct kvt__level *level)
 static void
 run_upkeep(struct kvt__store *store)
 {
-    for (size_t i = 0; i < store->n_levels && !atomic_load(&store->stopping); i++) {
+    for (size_t i = 0; i < store->n_storages && !atomic_load(&store->stopping); i++) {
         struct kvt__level *level = &store->levels[i];
 
         kvt__level_renew_index(level);
@@ -212,7 +212,7 @@ kvt__store_stop(struct kvt__store *store)
     atomic_store(&store->stopping, true);
     pthread_cond_signal(&store->upkeep_stop);
     pthread_mutex_unlock(&store->upkeep_lock);
-    for (size_t i = 0; i < store->n_levels; i++)
+    for (size_t i = 0; i < store->n_storages; i++)
         store->levels[i].tier->ops->stop(store->levels[i].tier);
     if (store->has_upkeep)
         pthread_join(store->upkeep, NULL);

@@ -8,13 +8,42 @@
 
 #include "store/private.h"
 
-void
-kvt__level_spell(const struct kvt__level *level, const char *text,
-                 char out[KVT__KEY_TEXT_MAX + 1])
+int
+kvt__level_text(const struct kvt__level *level, const struct kvt__space *space,
+                char out[KVT__TABLE_TEXT_MAX + 1])
 {
-    snprintf(out, KVT__KEY_TEXT_MAX + 1, "%s", text);
-    for (char *at = out; (at = strchr(at, '/')); at++)
+    bool adds = level->serde != KVT__SERDE_NAIVE && !space->is_key;
+    int n = snprintf(out, KVT__TABLE_TEXT_MAX + 1, "%s%s%s%s", space->text,
+                     !adds ? "" : space->opaque ? "-" : "@", adds && !space->opaque
+                     ? KVT__KEY_OWN_TAG : "", adds ? kvt__serde_name(level->serde) : "");
+
+    return n >= 0 && n <= KVT__TABLE_TEXT_MAX
+        ? 0 : kvt__fail(ENAMETOOLONG, "the key of '%s' with the encoding %s", space->text,
+                        kvt__serde_name(level->serde));
+}
+
+int
+kvt__level_spell(const struct kvt__level *level, const struct kvt__space *space,
+                 char out[KVT__TABLE_TEXT_MAX + 1])
+{
+    int err = kvt__level_text(level, space, out);
+
+    for (char *at = out; !err && (at = strchr(at, '/')); at++)
         *at = level->tier->slash;
+    return err;
+}
+
+int
+kvt__level_describe(const struct kvt__level *level, struct kvt__store_req *req)
+{
+    char text[KVT__TABLE_TEXT_MAX + 1];
+    int err = kvt__level_text(level, req->space, text);
+
+    if (!err)
+        err = kvt__space_key(text, &req->hash, req->key, sizeof req->key);
+    req->object.opaque = req->space->opaque || level->serde != KVT__SERDE_NAIVE;
+    req->object.shape = req->shape;
+    return err;
 }
 
 /* Insert "@tags" before kvtier's own tag. */
@@ -39,11 +68,11 @@ int
 kvt__store_set_tags(const struct kvt__store *store, struct kvt__space *space,
                     const char *tags)
 {
-    char text[KVT__KEY_TEXT_MAX + 1];
+    char text[KVT__TABLE_TEXT_MAX + 1];
     int err = insert_tags(space, tags);
 
     for (size_t i = 0; !err && i < store->n_levels; i++) {
-        kvt__level_spell(&store->levels[i], space->text, text);
+        err = kvt__level_spell(&store->levels[i], space, text);
         space->digests[i] = kvt__table_digest(text);
     }
     return err;
@@ -63,7 +92,7 @@ kvt__space_from_key(const char *key, struct kvt__space *space, struct kvt__hash 
     const char *rest = strchr(at, '@');
     if ((size_t)(at - key) + strlen(rest) >= sizeof space->text)
         return kvt__fail(ENAMETOOLONG, "key '%s'", key);
-    *space = (struct kvt__space){ .opaque = kvt__key_is_opaque(rest),
+    *space = (struct kvt__space){ .opaque = kvt__key_is_opaque(rest), .is_key = true,
                                   .rank = (uint32_t)parts.worker_id };
     memcpy(space->text, key, (size_t)(at - key));
     strcpy(space->text + (at - key), rest);

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
+#include "codec/frame.h"
 #include "conf/conf.h"
 #include "store/store.h"
 
@@ -21,9 +22,15 @@ struct kvt__retired {
     struct kvt__retired *next;
 };
 
-/* One storage and its index. */
+/* One storage and its index; or the objects of a storage in another encoding.  Each storage has a
+ * level for the encoding of new chunks, its owner, and a level for each other encoding that the
+ * store reads.  The levels of a storage share the tier, the index and the fields below `serde`,
+ * which only the owner has. */
 struct kvt__level {
     struct kvt__store *store;
+    struct kvt__level *owner;
+    enum kvt__serde serde; /* encoding of the objects */
+    /* Fields of the storage, equal in all levels of the storage. */
     struct kvt__tier *tier;
     char *url;
     char *location;  /* LMCache's name of the storage */
@@ -31,6 +38,8 @@ struct kvt__level {
     bool keeps_free; /* no limit is configured: PUTs leave a tenth of the file system free */
     bool no_get;     /* retrieve_locations leaves the storage out */
     bool no_put;     /* store_location names another storage */
+
+    /* Fields of the owner. */
 
     /* renew.c: the index.  A replaced handle is closed with the store. */
     _Atomic(struct kvt__table *) index;
@@ -61,8 +70,10 @@ struct kvt__store {
     atomic_bool stopping; /* kvt__store_stop() was called: listings end */
     struct kvt__host_memory *memory; /* NULL: chunks do not stay in host memory */
     struct kvt__store_traits traits;
-    size_t n_levels;
-    struct kvt__level levels[KVT__MAX_LEVELS]; /* storage: levels[i] has the level number i + 1 */
+    size_t n_storages; /* owners */
+    size_t n_levels;   /* the owners in search order, then the other levels of the storage */
+    struct kvt__level levels[KVT__MAX_LEVELS]; /* levels[i] has the level number i + 1 */
+    struct kvt__codec_gate *gate; /* codec.c; NULL: all levels are naive */
 
     /* list.c: the thread of kvt__store_start_upkeep() */
     pthread_t upkeep;
@@ -79,6 +90,7 @@ struct kvt__storage {
     uint64_t limit_bytes; /* configured limit; 0: none */
     bool is_per_worker;   /* limit_bytes is the limit of each worker */
     bool is_host_only;    /* other hosts cannot read the storage, unless the tier has multi_host */
+    const char *serde;    /* setting of the encoding of new chunks */
 };
 
 /* Call fn for each configured storage in search order, until fn returns a value other than 0.
@@ -98,10 +110,19 @@ void kvt__apply_locations(const struct kvt_config *config, const char *location,
  * 0; -EINVAL, -ENAMETOOLONG with a sentence. */
 int kvt__space_from_key(const char *key, struct kvt__space *space, struct kvt__hash *hash);
 
-/* Copy a text of a space or key to out in the spelling of the level's tier: the tier's listing
- * may replace '/'. */
-void kvt__level_spell(const struct kvt__level *level, const char *text,
-                      char out[KVT__KEY_TEXT_MAX + 1]);
+/* Write the text of a space for the objects of a level: with the name of the encoding in kvtier's
+ * own tag.  0; -ENAMETOOLONG with a sentence. */
+int kvt__level_text(const struct kvt__level *level, const struct kvt__space *space,
+                    char out[KVT__TABLE_TEXT_MAX + 1]);
+
+/* Write the text of a space as kvt__level_text(), in the spelling of the level's tier: the tier's
+ * listing may replace '/'. */
+int kvt__level_spell(const struct kvt__level *level, const struct kvt__space *space,
+                     char out[KVT__TABLE_TEXT_MAX + 1]);
+
+/* Fill in key, opaque and shape of req->object for the level.  0; -ENAMETOOLONG with a
+ * sentence. */
+int kvt__level_describe(const struct kvt__level *level, struct kvt__store_req *req);
 
 /* Return the name in an index of a hash in the space with this digest.  Key text spells a hash
  * below 2^63 equally in both forms, so the form of the name is SIGNED. */
@@ -115,6 +136,13 @@ kvt__name_from_hash(uint64_t digest, const struct kvt__hash *hash)
     return name;
 }
 
+/* Return the index of a level.  Another thread may replace the index at any time. */
+static inline struct kvt__table *
+kvt__level_index(const struct kvt__level *level)
+{
+    return atomic_load(&level->owner->index);
+}
+
 /* Return the name of a chunk in a level's index. */
 static inline struct kvt__name
 kvt__level_name(const struct kvt__level *level, const struct kvt__space *space,
@@ -122,6 +150,25 @@ kvt__level_name(const struct kvt__level *level, const struct kvt__space *space,
 {
     return kvt__name_from_hash(space->digests[level - level->store->levels], hash);
 }
+
+/* ------------------------------------------------------------------- codec.c */
+
+/* Open the gate that limits the threads in codecs.  0; -ENOMEM with a sentence. */
+int kvt__gate_open(struct kvt__store *store, int64_t codec_threads);
+void kvt__gate_close(struct kvt__codec_gate *gate);
+
+/* Encode the chunk of a PUT into req->staging.  Blocks while other threads encode and decode.  0;
+ * -ENOTSUP: the codec cannot make the chunk smaller; -ENOMEM with a sentence. */
+int kvt__level_encode(struct kvt__level *level, struct kvt__store_req *req);
+
+/* Release the memory of kvt__level_encode(). */
+void kvt__encoded_release(struct kvt__store_req *req);
+
+/* Decode the n bytes at the start of the slot of a GET, which were verified, into the slot, and set
+ * *crc to the CRC32C of the chunk.  Blocks while other threads encode and decode.  0; -ECANCELED:
+ * the request is not wanted any more; -EBADMSG, -ENOMEM with a sentence. */
+int kvt__level_decode(struct kvt__level *level, struct kvt__store_req *req, size_t n,
+                      uint32_t *crc);
 
 /* ------------------------------------------------------------------- circuit.c */
 
@@ -176,6 +223,20 @@ bool kvt__level_acquire_chunk(struct kvt__level *level, struct kvt__store_req *r
  * seen, and index, entry and word of req->object for the tier of shared host memory. */
 void kvt__level_look_up(struct kvt__level *level, struct kvt__store_req *req);
 
+/* Return true if a request for the chunk `wanted` accepts the chunk `has`.  A store with lossy
+ * chunks also accepts the exact chunk. */
+static inline bool
+kvt__store_accepts_id(const struct kvt__store *store, const struct kvt__id *wanted,
+                      const struct kvt__id *has)
+{
+    struct kvt__id exact = *wanted;
+
+    if (kvt__id_equal(wanted, has))
+        return true;
+    kvt__id_toggle_lossy(&exact);
+    return store->traits.is_lossy && kvt__id_equal(&exact, has);
+}
+
 /* Return true if a request may use a foreign chunk, a chunk without identity.  Only the name
  * describes the content of a foreign chunk, and an LMCache on the same storage may replace the
  * chunk's file.  So a request uses a foreign chunk only if the name determines the chunk
@@ -209,8 +270,16 @@ bool kvt__level_covers(const struct kvt__level *level, enum kvt__where where,
 static inline bool
 kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *space)
 {
-    return !level->no_put && (space->puts == KVT__PUTS_ALL ||
+    return !level->no_put && level->owner == level && (space->puts == KVT__PUTS_ALL ||
                               (space->puts == KVT__PUTS_HOST && level->is_host_only));
+}
+
+/* Return true if a chunk in the level makes a PUT into the level's storage needless: the chunk is
+ * exact, or has the encoding of new chunks. */
+static inline bool
+kvt__level_replaces_put(const struct kvt__level *level)
+{
+    return level->owner == level || !kvt__serde_is_lossy(level->serde);
 }
 
 /* Return true if PUTs of this process store the space's chunks in any storage. */
@@ -221,7 +290,8 @@ bool kvt__store_puts_in_storage(const struct kvt__store *store,
 static inline bool
 kvt__level_defers_crc(const struct kvt__level *level, const struct kvt__store_req *req)
 {
-    return req->consume || (req->is_prefetch && !level->tier->multi_host);
+    return level->serde == KVT__SERDE_NAIVE &&
+           (req->consume || (req->is_prefetch && !level->tier->multi_host));
 }
 
 /* Compare the payload of a GET with a CRC32C: req->consume computes the CRC32C in its copy, else
@@ -297,6 +367,9 @@ void kvt__level_renew_index(struct kvt__level *level);
 void kvt__level_close_index(struct kvt__level *level);
 
 /* ------------------------------------------------------------------- evict.c */
+
+/* kvt__level_claim() and kvt__level_delete_corrupt() accept every level; the other functions
+ * require the owner of the storage's levels. */
 
 /* Evict an entry.  Return false if the entry has changed, has a lease, or cannot be evicted. */
 typedef bool (*kvt__evict_fn)(void *ctx, const struct kvt__record *record);

@@ -89,7 +89,7 @@ check_puts(const struct kvt__store *store, const struct kvt__store_req *req)
         ? kvt__level_may_put(&store->levels[req->only_level - 1], req->space)
         : kvt__store_puts_in_storage(store, req->space))
         return 0;
-    for (size_t i = 0; i < store->n_levels && used < sizeof tiers; i++)
+    for (size_t i = 0; i < store->n_storages && used < sizeof tiers; i++)
         used += (size_t)snprintf(tiers + used, sizeof tiers - used, "%s%s (%s)",
                                  i ? ", " : "", store->levels[i].location,
                                  store->levels[i].tier->ops->name);
@@ -156,7 +156,7 @@ describe(struct task *task)
 
     if (op->kind < KVT_OP_PUT || op->kind > KVT_OP_VERIFY)
         return kvt__fail(EINVAL, "kvt_op: kind %u does not exist.", op->kind);
-    if (tier_of(op) > task->store->store->n_levels)
+    if (tier_of(op) > task->store->store->n_storages)
         return kvt__fail(EINVAL, "kvt_op: the store has no tier %u.", tier_of(op) - 1);
     task->req = (struct kvt__store_req){
         .op = ops[op->kind], .by_key = op->key, .is_name = op->flags & KVT_OP_NAME,
@@ -449,7 +449,7 @@ kvt_store_list(struct kvt_store *store, const char *prefix,
 
     if (!err && !translated)
         err = kvt__fail(ENOMEM, "kvt_store_list");
-    for (size_t i = 0; !err && !l.stop && i < store->store->n_levels; i++) {
+    for (size_t i = 0; !err && !l.stop && i < store->store->n_storages; i++) {
         struct kvt__tier *tier = store->store->levels[i].tier;
 
         l.tier = tier->ops->name;
@@ -468,7 +468,7 @@ kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *ou
     struct kvt__table_totals totals;
     size_t size = out->struct_size;
 
-    if (i >= store->store->n_levels)
+    if (i >= store->store->n_storages)
         return kvt__fail(ENOENT, "the store has no tier %zu.", i);
     const struct kvt__level *level = &store->store->levels[i];
     kvt__table_get_totals(level->index, &totals);
@@ -492,7 +492,7 @@ kvt_store_clear(struct kvt_store *store)
     int err = check_process(store, "kvt_store_clear");
     int result = -ENOENT;
 
-    for (size_t i = 0; !err && i < store->store->n_levels; i++) {
+    for (size_t i = 0; !err && i < store->store->n_storages; i++) {
         struct kvt__tier *tier = store->store->levels[i].tier;
 
         if (tier->in_memory)

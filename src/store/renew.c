@@ -156,7 +156,7 @@ kvt__level_renew_index(struct kvt__level *level)
 void
 kvt__store_renew_indexes(struct kvt__store *store)
 {
-    for (size_t i = 0; i < store->n_levels; i++)
+    for (size_t i = 0; i < store->n_storages; i++)
         kvt__level_renew_index(&store->levels[i]);
 }
 

@@ -84,7 +84,7 @@ submit(struct kvt__store_req *req, struct kvt__level *level)
 {
     bool light = is_light(req);
 
-    /* A request with own memory waits on its thread, so that the number of threads limits the
+    /* A request with memory of its own waits on its thread, so that the number of threads limits the
      * memory. */
     if (req->is_sync || req->staging.payload) {
         (void)kvt__tier_wait(level->tier, &req->tier_op);
@@ -111,7 +111,8 @@ prepare(struct kvt__store_req *req, struct kvt__level *level)
     req->tier_op = (struct kvt__tier_op){
         .kind = req->op, .prio = prio_of(req), .object = &req->object,
         .slot = req->slot, .overwrite = req->overwrite, .crc = req->crc, .on_done = on_end };
-    return kvt__level_prepare(req, level);
+    int err = req->by_key || !req->store->gate ? 0 : kvt__level_describe(level, req);
+    return err ? err : kvt__level_prepare(req, level);
 }
 
 static void
@@ -156,7 +157,9 @@ is_failure(const struct kvt__store_req *req, int err)
 static size_t
 end_level(const struct kvt__store_req *req)
 {
-    return req->only_level ? req->only_level : req->store->n_levels;
+    return req->only_level ? req->only_level
+           : req->by_key   ? req->store->n_storages
+                           : req->store->n_levels;
 }
 
 /* Note the result of a level and go to the next level.  Return true if the walk ends. */
@@ -227,8 +230,10 @@ begin_walk(struct kvt__store_req *req)
 
     assert(!req->is_in_place || (req->op == KVT__TIER_GET && req->slot.payload));
     assert(!req->by_key || !req->is_in_place);
-    assert(!req->only_level || (req->by_key && req->only_level <= req->store->n_levels));
+    assert(!req->only_level || (req->by_key && req->only_level <= req->store->n_storages));
     assert(!req->staging.payload && !req->staging_heap);
+    req->stores_raw = NULL;
+    req->scratch = NULL;
     int err = req->is_in_place && !verifies ? 0 : describe(req);
 
     req->level = req->only_level ? req->only_level - 1 : 0;
@@ -308,7 +313,7 @@ kvt__store_acquire_chunk(struct kvt__store *store, struct kvt__store_req *req)
 {
     assert(req->op == KVT__TIER_GET && !req->by_key && !req->is_in_place);
     req->is_in_place = kvt__memory_acquire_chunk(store, req);
-    for (size_t i = 0; !req->is_in_place && i < store->n_levels; i++)
+    for (size_t i = 0; !req->is_in_place && i < store->n_storages; i++)
         req->is_in_place = kvt__level_acquire_chunk(&store->levels[i], req);
     return req->is_in_place;
 }

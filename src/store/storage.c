@@ -26,7 +26,7 @@ report_setting(const struct kvt__storage_setting *setting, kvt__storage_fn fn, v
 {
     struct kvt__storage storage = {
         .name = setting->setting, .is_host_only = true, .is_per_worker = setting->is_per_worker,
-        .limit_bytes = (uint64_t)(setting->limit_gib * GIB) };
+        .limit_bytes = (uint64_t)(setting->limit_gib * GIB), .serde = setting->serde };
 
     if (!setting->value)
         return 0;
@@ -42,7 +42,8 @@ report_plugin(const struct kvt_config *config, const char *name, kvt__storage_fn
     const char *path = kvt__config_base_path(config, name);
     int kind = (int)strcspn(name, ".");
     struct kvt__storage storage = {
-        .name = name, .limit_bytes = (uint64_t)(config->max_remote_size * GIB) };
+        .name = name, .limit_bytes = (uint64_t)(config->max_remote_size * GIB),
+        .serde = kvt__config_plugin_serde(config, name) };
 
     if (!path)
         return kvt__fail(EINVAL, "remote_storage_plugins: '%s' has no directory; set "
@@ -58,7 +59,8 @@ report_remote(const struct kvt_config *config, kvt__storage_fn fn, void *ctx)
 {
     struct kvt__storage storage = {
         .name = "remote_url", .location = "RemoteBackend",
-        .limit_bytes = (uint64_t)(config->max_remote_size * GIB) };
+        .limit_bytes = (uint64_t)(config->max_remote_size * GIB),
+        .serde = config->remote_serde };
 
     if (!config->remote_url)
         return 0;

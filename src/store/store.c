@@ -14,6 +14,7 @@
 #include "conf/conf.h"
 #include "store/private.h"
 
+#define MAX_STORAGES 8
 #define GIB ((double)(UINT64_C(1) << 30))
 /* The size of an index without a limit of bytes.  Lookups probe a chunk again that has left the
  * index. */
@@ -25,7 +26,6 @@ add_traits(struct kvt__store_traits *traits, const struct kvt__level *level)
 {
     const struct kvt__tier *tier = level->tier;
 
-    assert(traits->n_tiers < KVT__MAX_LEVELS);
     traits->n_tiers++;
     traits->multi_host |= tier->multi_host && !level->no_get;
     traits->any_memory &= tier->any_memory;
@@ -60,18 +60,20 @@ static int
 open_level(struct kvt__store *store, const struct kvt__tier_params *params,
            const struct kvt__storage *storage, uint64_t limit)
 {
-    struct kvt__level *level = &store->levels[store->n_levels];
+    struct kvt__level *level = &store->levels[store->n_storages];
     struct kvt__tier_params tier = *params;
 
-    if (store->n_levels == KVT__MAX_LEVELS)
-        return kvt__fail(EINVAL, "%s: more than %d tiers.", storage->name,
-                         KVT__MAX_LEVELS);
+    if (store->n_storages == MAX_STORAGES)
+        return kvt__fail(EINVAL, "%s: more than %d tiers.", storage->name, MAX_STORAGES);
     tier.name = storage->name;
     tier.url = storage->url;
     int err = kvt__tier_open(&tier, &level->tier);
     if (err)
         return err;
     level->store = store;
+    level->owner = level;
+    if (!kvt__serde_from_name(storage->serde, &level->serde))
+        level->serde = KVT__SERDE_NAIVE; /* kivi */
     level->url = strdup(storage->url); /* messages of open_index() contain the URL */
     level->location = strdup(storage->location);
     level->keeps_free = !storage->limit_bytes && !level->tier->multi_host;
@@ -87,11 +89,59 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
         return absent ? 0 : err;
     }
     assert(level->index && level->tier);
-    store->n_levels++;
+    store->n_levels = ++store->n_storages;
     level->is_host_only = storage->is_host_only && !level->tier->multi_host;
     kvt__apply_locations(params->config, storage->location, &level->no_get, &level->no_put);
     add_traits(&store->traits, level);
     return 0;
+}
+
+/* ------------------------------------------------------------------------ encodings */
+
+/* Add a level for the objects of a storage in another encoding. */
+static void
+add_encoding(struct kvt__store *store, struct kvt__level *owner, enum kvt__serde serde)
+{
+    struct kvt__level *level = &store->levels[store->n_levels++];
+
+    assert(store->n_levels <= KVT__MAX_LEVELS);
+    *level = (struct kvt__level){
+        .store = store, .owner = owner, .serde = serde, .tier = owner->tier, .url = owner->url,
+        .location = owner->location, .is_host_only = owner->is_host_only,
+        .keeps_free = owner->keeps_free, .no_get = owner->no_get, .no_put = owner->no_put };
+}
+
+/* Return true if the configuration lists the encoding in accept_serde. */
+static bool
+accepts(const struct kvt_config *config, enum kvt__serde serde)
+{
+    for (size_t i = 0; i < config->accept_serde.n; i++)
+        if (!strcmp(config->accept_serde.items[i], kvt__serde_name(serde)))
+            return true;
+    return false;
+}
+
+/* Add the levels of the other encodings that the store reads: naive, and those of accept_serde.  0;
+ * -ENOMEM with a sentence. */
+static int
+add_encodings(struct kvt__store *store, const struct kvt_config *config)
+{
+    for (size_t i = 0; i < store->n_storages; i++) {
+        struct kvt__level *owner = &store->levels[i];
+
+        for (int s = KVT__SERDE_NAIVE; s < KVT__N_SERDES && !owner->tier->in_memory; s++)
+            if (s != (int)owner->serde && (s == KVT__SERDE_NAIVE || accepts(config, s)))
+                add_encoding(store, owner, s);
+    }
+    for (size_t i = 0; i < store->n_levels; i++) {
+        enum kvt__serde serde = store->levels[i].serde;
+        size_t bytes = sizeof "@" KVT__KEY_OWN_TAG - 1 + strlen(kvt__serde_name(serde));
+
+        store->traits.is_lossy |= kvt__serde_is_lossy(serde);
+        if (serde != KVT__SERDE_NAIVE && bytes > store->traits.serde_text_bytes)
+            store->traits.serde_text_bytes = bytes;
+    }
+    return store->traits.serde_text_bytes ? kvt__gate_open(store, config->codec_threads) : 0;
 }
 
 struct opening {
@@ -139,6 +189,8 @@ kvt__store_open(const struct kvt__tier_params *params, struct kvt__store **out)
     if (!err)
         err = kvt__each_storage(params->config, open_storage,
                                 &(struct opening){ store, params });
+    if (!err)
+        err = add_encodings(store, params->config);
     if (err) {
         kvt__store_close(store);
         return err;
@@ -153,7 +205,7 @@ kvt__store_close(struct kvt__store *store)
     if (!store)
         return;
     assert(!store->has_upkeep);
-    for (size_t i = 0; i < store->n_levels; i++) {
+    for (size_t i = 0; i < store->n_storages; i++) {
         struct kvt__level *level = &store->levels[i];
 
         kvt__level_close_index(level);
@@ -162,6 +214,7 @@ kvt__store_close(struct kvt__store *store)
         free(level->location);
     }
     kvt__memory_close(store->memory);
+    kvt__gate_close(store->gate);
     pthread_cond_destroy(&store->upkeep_stop);
     pthread_mutex_destroy(&store->upkeep_lock);
     free(store->store_location);
@@ -182,7 +235,7 @@ kvt__store_traits(const struct kvt__store *store)
 static bool
 is_guaranteed(const struct kvt__level *level, const struct kvt__space *space)
 {
-    return (!level->tier->multi_host && !atomic_load(&level->reads_only)) ||
+    return (!level->tier->multi_host && !atomic_load(&level->owner->reads_only)) ||
            !kvt__memory_covers(level->store, space);
 }
 
@@ -236,18 +289,19 @@ kvt__store_can_probe(const struct kvt__store *store, enum kvt__where where,
 bool
 kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__space *space)
 {
-    for (size_t i = 0; i < store->n_levels; i++)
+    for (size_t i = 0; i < store->n_storages; i++)
         if (kvt__level_may_put(&store->levels[i], space))
             return true;
     return false;
 }
 
-/* Return the tier whose memory provides slots: the only tier, if chunks do not stay in host memory;
- * else NULL.  With several tiers, a chunk for a slow tier would occupy memory of a fast tier. */
+/* Return the tier whose memory provides slots: the only tier, if chunks do not stay in host memory
+ * and are not encoded; else NULL.  With several tiers, a chunk for a slow tier would occupy memory
+ * of a fast tier. */
 static struct kvt__tier *
 tier_with_slots(struct kvt__store *store)
 {
-    return store->n_levels == 1 && !kvt__memory_keeps(store) ? store->levels[0].tier : NULL;
+    return store->n_levels == 1 && !store->gate && !kvt__memory_keeps(store) ? store->levels[0].tier : NULL;
 }
 
 bool
@@ -264,7 +318,7 @@ kvt__store_use_gpu(struct kvt__store *store, struct kvt__gpu *gpu, size_t most)
 {
     int err = 0;
 
-    for (size_t i = 0; !err && i < store->n_levels; i++) {
+    for (size_t i = 0; !err && i < store->n_storages; i++) {
         struct kvt__tier *tier = store->levels[i].tier;
 
         err = tier->ops->use_gpu(tier, gpu, tier == tier_with_slots(store) ? most : 0);

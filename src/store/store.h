@@ -10,11 +10,12 @@
 #define KVT_STORE_STORE_H
 
 #include "base/counters.h"
+#include "codec/chunk.h"
 #include "io/exec.h"
 #include "table/table.h"
 #include "tier/tier.h"
 
-#define KVT__MAX_LEVELS 8
+#define KVT__MAX_LEVELS 24
 
 struct kvt_config;
 struct kvt__store;
@@ -40,6 +41,9 @@ struct kvt__store_traits {
                        * this memory */
     bool any_memory;  /* every tier moves bytes from and to any memory */
     bool any_name;    /* every tier accepts any text as the name of an object */
+    bool is_lossy;    /* the store writes or accepts lossy chunks: all identities are lossy
+                       * (kvt__id_toggle_lossy()), and GETs also accept exact chunks */
+    size_t serde_text_bytes; /* most bytes that a level adds to a space's text for its encoding */
     bool wants_crc;   /* a PUT needs the payload's CRC32C: storage stores checksums, host memory
                        * does not */
 };
@@ -81,6 +85,8 @@ struct kvt__space {
     size_t own_tag; /* offset in text of kvtier's own tag, or of the end of text: the position
                      * for the tags of requests */
     bool opaque;
+    bool is_key;          /* the text is of a key, which names one object: no level adds the name
+                           * of its encoding */
     uint32_t rank;        /* rank in the text: the owner of the chunks */
     uint32_t memory_rank; /* rank whose host memory may hold the chunks */
     enum kvt__puts puts;
@@ -209,6 +215,7 @@ struct kvt__store_req {
     bool needs_id;         /* a chunk without identity is a miss */
     struct kvt__shape shape; /* GET, PROBE: a chunk without identity but with another shape is
                               * a miss */
+    struct kvt__chunk_shape layout; /* PUT: the elements, for codecs; n_planes 0: unknown */
     struct kvt__slot slot;
     uint32_t crc;          /* PUT: CRC32C of the payload, if kvt__store_traits.wants_crc */
     uint64_t bytes;        /* required payload bytes of the chunk */
@@ -266,9 +273,15 @@ struct kvt__store_req {
     atomic_bool first_event;
     bool has_success; /* the request has succeeded at a level */
     bool is_sync;     /* the walk stays on the thread of kvt__store_run() */
-    bool is_probed;   /* GET by key: found describes the level's object, and the read follows */
-    struct kvt__slot staging; /* by key: memory for a tier without any_memory; payload NULL: none */
+    bool is_probed;   /* GET: the size of the level's object is known, and the read follows */
+    /* Memory of the object, if the memory is not `slot`: by key, for a tier without any_memory; for
+     * a PUT, the encoded chunk.  payload NULL: none. */
+    struct kvt__slot staging;
     void *staging_heap; /* by key: allocated memory of staging */
+    uint64_t encoded_bytes; /* GET: is_probed: bytes of the encoded object */
+    struct kvt__scratch *scratch; /* PUT: memory of the encoded chunk */
+    struct kvt__level *stores_raw; /* PUT: the storage that receives the naive chunk, because the
+                                    * codec cannot make the chunk smaller */
     struct kvt__claim claim; /* PUT, REMOVE: claim of the name in the level's index */
     bool crc_pending; /* GET: the payload was not compared with crc yet */
     struct kvt__record seen; /* GET, PROBE, REMOVE: the level's entry at the lookup */

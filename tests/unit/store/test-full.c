@@ -454,14 +454,14 @@ a_probe_during_a_store_of_the_chunk_hits(void **state)
     struct env *e = *state;
     struct kvt__table *index = level_of(e)->index;
     struct kvt__record record = { .id = id_of(1), .bytes = TAKEN };
-    char text[KVT__KEY_TEXT_MAX + 1];
+    char text[KVT__TABLE_TEXT_MAX + 1];
     struct kvt__claim claim;
 
     assert_int_equal(put(e, 1), 0);
     struct kvt__record seen = entry_of(e, 1);
     struct kvt__name name = kvt__level_name(level_of(e), &e->space, &seen.hash);
     assert_int_equal(kvt__table_forget(index, &seen, false), 0);
-    kvt__level_spell(level_of(e), e->space.text, text);
+    assert_int_equal(kvt__level_spell(level_of(e), &e->space, text), 0);
     assert_int_equal(kvt__table_claim(index, &name, &record, text, &claim), 0);
     assert_int_equal(probe(e, 1), 0);
     kvt__table_abort(index, &claim);

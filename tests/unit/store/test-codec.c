@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Encoded chunks: stored smaller under names of their own, read back whole or not at all, beside
+ * chunks in other encodings. */
+#include "store-test.h"
+
+#include <math.h>
+
+static const struct kvt__chunk_shape layout = { KVT__ELEMENT_BF16, KVT__PACKING_2LTD, 1, 1, 25,
+                                                1250, 2 };
+#define ROOMY "max_remote_size=0.03"
+
+static const char *const naive[] = { ROOMY, NULL };
+static const char *const lossless[] = { ROOMY, "remote_serde=lossless", NULL };
+static const char *const kv8[] = { ROOMY, "remote_serde=kv8", NULL };
+static const char *const accepts_lossless[] = { ROOMY, "accept_serde=lossless", NULL };
+static const char *const accepts_kv8[] = { ROOMY, "accept_serde=kv8", NULL };
+
+static void
+reopen(struct env *e, const char *const *settings)
+{
+    reopen_over(e, "", settings);
+}
+
+static void
+put16(unsigned char *at, uint16_t v)
+{
+    at[0] = (unsigned char)v;
+    at[1] = (unsigned char)(v >> 8);
+}
+
+static uint16_t
+get16(const unsigned char *at)
+{
+    return (uint16_t)(at[0] | at[1] << 8);
+}
+
+/* Fill a payload with bfloat16 numbers between 0.5 and 8. */
+static void
+fill_kv(unsigned char *bytes, unsigned seed)
+{
+    for (size_t i = 0; i < BYTES / 2; i++) {
+        uint32_t random = (uint32_t)(i + 1) * 2654435761u * (seed * 2 + 1);
+
+        put16(bytes + 2 * i,
+                      (uint16_t)(0x3f00 + (random >> 30 << 7) + (random >> 20 & 0x7f)));
+    }
+}
+
+static void
+fill_noise(unsigned char *bytes, unsigned seed)
+{
+    uint64_t x = seed;
+
+    for (size_t i = 0; i < BYTES; i++)
+        bytes[i] = (unsigned char)((x = x * UINT64_C(6364136223846793005) + 1442695) >> 56);
+}
+
+/* The identity of a chunk in the environment's store. */
+static struct kvt__id
+id_in(const struct env *e, unsigned i)
+{
+    struct kvt__id id = id_of(i);
+
+    if (kvt__store_traits(e->store)->is_lossy)
+        kvt__id_toggle_lossy(&id);
+    return id;
+}
+
+static void
+init_kv(struct request *r, const struct env *e, enum kvt__tier_op_kind op, unsigned i)
+{
+    request_init(r, e, op, i);
+    r->req.id = id_in(e, i);
+    r->req.layout = layout;
+}
+
+static int
+put_bytes(const struct env *e, unsigned i, void (*fill_bytes)(unsigned char *, unsigned))
+{
+    struct request r;
+
+    init_kv(&r, e, KVT__TIER_PUT, i);
+    fill_bytes(r.req.slot.payload, i);
+    r.req.crc = kvt__crc32c(0, r.req.slot.payload, BYTES);
+    kvt__store_run(e->store, &r.req);
+    assert_null(r.req.scratch);
+    free(r.memory);
+    return r.req.error.code;
+}
+
+static int
+put_kv(const struct env *e, unsigned i)
+{
+    return put_bytes(e, i, fill_kv);
+}
+
+/* GET a chunk into `out`.  Return 0 only if the chunk was verified. */
+static int
+get_bytes(const struct env *e, unsigned i, unsigned char *out)
+{
+    struct request r;
+
+    init_kv(&r, e, KVT__TIER_GET, i);
+    kvt__store_run(e->store, &r.req);
+    if (!r.req.error.code)
+        assert_true(r.req.verified);
+    memcpy(out, r.req.slot.payload, BYTES);
+    free(r.memory);
+    return r.req.error.code;
+}
+
+/* GET a chunk of fill_kv().  Return 0 only if the bytes are equal. */
+static int
+get_kv(const struct env *e, unsigned i)
+{
+    unsigned char expected[BYTES], actual[BYTES];
+    int err = get_bytes(e, i, actual);
+
+    fill_kv(expected, i);
+    if (!err)
+        assert_memory_equal(actual, expected, BYTES);
+    return err;
+}
+
+static int
+probe_kv(const struct env *e, unsigned i)
+{
+    struct request r;
+
+    init_kv(&r, e, KVT__TIER_PROBE, i);
+    kvt__store_run(e->store, &r.req);
+    free(r.memory);
+    return r.req.error.code;
+}
+
+static bool
+find_kv(const struct env *e, unsigned i)
+{
+    struct kvt__chunk_key key = key_of(e, i);
+
+    key.id = id_in(e, i);
+    return kvt__store_find(e->store, &key, KVT__ANYWHERE);
+}
+
+static void
+encoded_path(const struct env *e, unsigned i, const char *serde, char path[600])
+{
+    snprintf(path, 600, "%s/kvtier/test-SEP-model@1@0@%x@bfloat16@kvt%%%s.data", e->dir.path, i,
+             serde);
+}
+
+static bool
+is_encoded(const struct env *e, unsigned i, const char *serde)
+{
+    char path[600];
+
+    encoded_path(e, i, serde, path);
+    return !access(path, F_OK);
+}
+
+static off_t
+size_of(const char *path)
+{
+    struct stat st;
+
+    assert_int_equal(stat(path, &st), 0);
+    return st.st_size;
+}
+
+/* ----------------------------------------------------------------------- lossless */
+
+static void
+an_encoded_chunk_is_smaller_and_comes_back(void **state)
+{
+    struct env *e = *state;
+    char path[600];
+
+    reopen(e, lossless);
+    assert_int_equal(put_kv(e, 1), 0);
+    encoded_path(e, 1, "lossless", path);
+    assert_true(size_of(path) < (off_t)BYTES * 9 / 10);
+    assert_false(file_there(e, 1));
+    assert_true(find_kv(e, 1));
+    assert_int_equal(get_kv(e, 1), 0);
+    assert_int_equal(put_kv(e, 1), -EEXIST);
+    check_counted(e, 1, 0);
+}
+
+static void
+an_opaque_chunk_has_the_encoding_in_its_tag(void **state)
+{
+    struct env *e = *state;
+    char path[600];
+
+    strcpy(e->space.text, "m@1@0@@uint8@kvt%0123456789abcdef");
+    e->space.opaque = true;
+    reopen(e, lossless);
+    assert_int_equal(put_kv(e, 0xab), 0);
+    snprintf(path, sizeof path, "%s/kvtier/m@1@0@ab@uint8@kvt%%0123456789abcdef-lossless.data",
+             e->dir.path);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(get_kv(e, 0xab), 0);
+}
+
+static void
+a_restart_finds_encoded_chunks_with_an_index_and_by_a_probe(void **state)
+{
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    assert_int_equal(put_kv(e, 1), 0);
+    reopen(e, lossless);
+    assert_int_equal(get_kv(e, 1), 0);
+    close_and_lose_index(e);
+    e->store = open_over(e, "", lossless);
+    assert_int_equal(get_kv(e, 1), -ENOENT);
+    assert_int_equal(probe_kv(e, 1), 0);
+    assert_true(find_kv(e, 1));
+    assert_int_equal(get_kv(e, 1), 0);
+    check_counted(e, 1, 0);
+}
+
+static void
+a_listing_counts_encoded_chunks(void **state)
+{
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    for (unsigned i = 0; i < 5; i++)
+        assert_int_equal(put_kv(e, i), 0);
+    close_and_lose_index(e);
+    e->store = open_over(e, "", lossless);
+    for (size_t i = 0; i < e->store->n_storages; i++)
+        kvt__level_list(&e->store->levels[i]);
+    check_counted(e, 5, 5);
+    assert_int_equal(probe_kv(e, 3), 0);
+    assert_int_equal(get_kv(e, 3), 0);
+    check_counted(e, 5, 4);
+}
+
+static void
+a_chunk_that_does_not_shrink_is_stored_naive(void **state)
+{
+    unsigned char expected[BYTES], actual[BYTES];
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    assert_int_equal(put_bytes(e, 1, fill_noise), 0);
+    assert_true(file_there(e, 1));
+    assert_false(is_encoded(e, 1, "lossless"));
+    fill_noise(expected, 1);
+    assert_int_equal(get_bytes(e, 1, actual), 0);
+    assert_memory_equal(actual, expected, BYTES);
+    assert_int_equal(put_bytes(e, 1, fill_noise), -EEXIST);
+    check_counted(e, 1, 0);
+}
+
+static void
+a_chunk_of_unknown_layout_is_stored_naive(void **state)
+{
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    assert_int_equal(put(e, 1), 0);
+    assert_true(file_there(e, 1));
+    assert_int_equal(get(e, 1), 0);
+}
+
+/* ------------------------------------------------------------------ other encodings */
+
+static void
+naive_chunks_stay_readable_and_are_not_stored_again(void **state)
+{
+    struct env *e = *state;
+
+    assert_int_equal(put_kv(e, 1), 0);
+    reopen(e, lossless);
+    assert_true(find_kv(e, 1));
+    assert_int_equal(get_kv(e, 1), 0);
+    struct kvt__chunk_key key = key_of(e, 1);
+    assert_true(kvt__store_touch(e->store, &key));
+    assert_int_equal(put_kv(e, 1), -EEXIST);
+    assert_false(is_encoded(e, 1, "lossless"));
+    assert_int_equal(put_kv(e, 2), 0);
+    check_counted(e, 2, 0);
+}
+
+static void
+encoded_chunks_are_read_only_if_accepted(void **state)
+{
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    assert_int_equal(put_kv(e, 1), 0);
+    reopen(e, naive);
+    assert_false(find_kv(e, 1));
+    assert_int_equal(get_kv(e, 1), -ENOENT);
+    assert_int_equal(probe_kv(e, 1), -ENOENT);
+    reopen(e, accepts_lossless);
+    assert_true(find_kv(e, 1));
+    assert_int_equal(get_kv(e, 1), 0);
+    assert_int_equal(put_kv(e, 1), -EEXIST);
+    assert_int_equal(put_kv(e, 2), 0);
+    assert_true(file_there(e, 2));
+}
+
+/* ------------------------------------------------------------------------- lossy */
+
+static void
+a_lossy_chunk_is_near_the_original(void **state)
+{
+    unsigned char expected[BYTES], actual[BYTES];
+    struct env *e = *state;
+
+    reopen(e, kv8);
+    assert_int_equal(put_kv(e, 1), 0);
+    assert_true(is_encoded(e, 1, "kv8"));
+    assert_int_equal(get_bytes(e, 1, actual), 0);
+    fill_kv(expected, 1);
+    assert_memory_not_equal(actual, expected, BYTES);
+    for (size_t i = 0; i < BYTES / 2; i++) {
+        uint32_t a = (uint32_t)get16(actual + 2 * i) << 16;
+        uint32_t b = (uint32_t)get16(expected + 2 * i) << 16;
+        float x, y;
+
+        memcpy(&x, &a, sizeof x);
+        memcpy(&y, &b, sizeof y);
+        assert_true(fabsf(x - y) < 0.05f);
+    }
+}
+
+static void
+an_exact_store_never_serves_a_lossy_chunk(void **state)
+{
+    struct env *e = *state;
+
+    reopen(e, kv8);
+    assert_int_equal(put_kv(e, 1), 0);
+    assert_int_equal(put_bytes(e, 2, fill_noise), 0); /* naive, by a lossy store */
+    reopen(e, lossless);
+    assert_false(find_kv(e, 1));
+    assert_int_equal(get_kv(e, 1), -ENOENT);
+    assert_int_equal(probe_kv(e, 1), -ENOENT);
+    assert_false(find_kv(e, 2));
+    assert_int_equal(get_kv(e, 2), -ENOENT);
+    assert_int_equal(put_kv(e, 1), 0);
+    assert_true(is_encoded(e, 1, "kv8")); /* both chunks exist */
+    assert_int_equal(get_kv(e, 1), 0);
+}
+
+static void
+a_lossy_store_prefers_an_exact_chunk_to_a_new_lossy_chunk(void **state)
+{
+    struct env *e = *state;
+
+    assert_int_equal(put_kv(e, 1), 0);
+    reopen(e, kv8);
+    assert_true(find_kv(e, 1));
+    assert_int_equal(get_kv(e, 1), 0);
+    assert_int_equal(put_kv(e, 1), -EEXIST);
+    assert_false(is_encoded(e, 1, "kv8"));
+}
+
+static void
+a_store_that_accepts_a_lossy_encoding_reads_it(void **state)
+{
+    unsigned char actual[BYTES];
+    struct env *e = *state;
+
+    reopen(e, kv8);
+    assert_int_equal(put_kv(e, 1), 0);
+    reopen(e, accepts_kv8);
+    assert_int_equal(get_bytes(e, 1, actual), 0);
+    assert_int_equal(put_kv(e, 1), 0); /* the new chunk has more bits than the lossy chunk */
+    assert_true(file_there(e, 1));
+}
+
+/* ----------------------------------------------------------------------- corrupt */
+
+static void
+change_byte(const char *path, off_t at)
+{
+    int fd = open(path, O_RDWR);
+    unsigned char byte;
+
+    assert_true(fd >= 0);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 0x40;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    close(fd);
+}
+
+static void
+a_corrupt_encoded_chunk_is_removed_and_never_served(void **state)
+{
+    struct env *e = *state;
+    char path[600];
+
+    reopen(e, lossless);
+    encoded_path(e, 1, "lossless", path);
+    assert_int_equal(put_kv(e, 1), 0);
+    off_t size = size_of(path);
+    for (off_t at = 0; at < size; at += 61) {
+        assert_true(put_kv(e, 1) == (at ? 0 : -EEXIST));
+        change_byte(path, at);
+        int err = get_kv(e, 1);
+        assert_true(err == -EBADMSG || (!err && at < KVT__FS_HEADER_BYTES) || err == -ENOENT);
+        if (!err)
+            assert_int_equal(unlink(path), 0), assert_int_equal(get_kv(e, 1), -ENOENT);
+        assert_false(is_encoded(e, 1, "lossless"));
+        assert_false(find_kv(e, 1));
+        assert_int_equal(used(e), 0);
+    }
+}
+
+static void
+a_file_of_another_program_is_no_encoded_chunk(void **state)
+{
+    unsigned char bytes[BYTES];
+    struct env *e = *state;
+    char path[600];
+
+    reopen(e, lossless);
+    assert_int_equal(put_kv(e, 1), 0);
+    encoded_path(e, 2, "lossless", path);
+    fill_kv(bytes, 2);
+    write_file(path, bytes, BYTES);
+    assert_true(probe_kv(e, 2));
+    assert_true(get_kv(e, 2));
+    encoded_path(e, 1, "lossless", path);
+    assert_int_equal(unlink(path), 0);
+    write_file(path, bytes, 100);
+    assert_true(get_kv(e, 1));
+}
+
+/* ------------------------------------------------------------------------ threads */
+
+static void
+many_threads_encode_and_decode_through_a_narrow_gate(void **state)
+{
+    static const char *const settings[] = { ROOMY, "remote_serde=lossless", "codec_threads=1",
+                                            NULL };
+    struct env *e = *state;
+    struct request r[64];
+
+    reopen(e, settings);
+    for (unsigned i = 0; i < 32; i++) {
+        init_kv(&r[i], e, KVT__TIER_PUT, i);
+        fill_kv(r[i].req.slot.payload, i);
+        r[i].req.crc = kvt__crc32c(0, r[i].req.slot.payload, BYTES);
+    }
+    run_at_once(e, settings, 8, r, 32);
+    for (unsigned i = 0; i < 32; i++) {
+        assert_int_equal(r[i].req.error.code, 0);
+        free(r[i].memory);
+        init_kv(&r[i], e, KVT__TIER_GET, i);
+        init_kv(&r[i + 32], e, KVT__TIER_PUT, i + 32);
+        fill_kv(r[i + 32].req.slot.payload, i + 32);
+        r[i + 32].req.crc = kvt__crc32c(0, r[i + 32].req.slot.payload, BYTES);
+    }
+    run_at_once(e, settings, 8, r, 64);
+    for (unsigned i = 0; i < 32; i++) {
+        unsigned char expected[BYTES];
+
+        fill_kv(expected, i);
+        assert_int_equal(r[i].req.error.code, 0);
+        assert_memory_equal(r[i].req.slot.payload, expected, BYTES);
+        assert_int_equal(r[i + 32].req.error.code, 0);
+    }
+    for (unsigned i = 0; i < 64; i++)
+        free(r[i].memory);
+}
+
+static void
+eviction_counts_encoded_bytes(void **state)
+{
+    static const char *const settings[] = { "max_remote_size=0.0001", "remote_serde=kv4", NULL };
+    struct env *e = *state;
+
+    reopen(e, settings);
+    for (unsigned i = 0; i < 60; i++)
+        assert_int_equal(put_kv(e, i), 0);
+    assert_int_equal(used(e), disk_bytes(e));
+    assert_true(totals_of(e).n_entries > 13); /* more than naive chunks */
+    assert_true(totals_of(e).n_entries < 60);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, env_setup, teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(an_encoded_chunk_is_smaller_and_comes_back),
+        TEST(an_opaque_chunk_has_the_encoding_in_its_tag),
+        TEST(a_restart_finds_encoded_chunks_with_an_index_and_by_a_probe),
+        TEST(a_listing_counts_encoded_chunks),
+        TEST(a_chunk_that_does_not_shrink_is_stored_naive),
+        TEST(a_chunk_of_unknown_layout_is_stored_naive),
+        TEST(naive_chunks_stay_readable_and_are_not_stored_again),
+        TEST(encoded_chunks_are_read_only_if_accepted),
+        TEST(a_lossy_chunk_is_near_the_original),
+        TEST(an_exact_store_never_serves_a_lossy_chunk),
+        TEST(a_lossy_store_prefers_an_exact_chunk_to_a_new_lossy_chunk),
+        TEST(a_store_that_accepts_a_lossy_encoding_reads_it),
+        TEST(a_corrupt_encoded_chunk_is_removed_and_never_served),
+        TEST(a_file_of_another_program_is_no_encoded_chunk),
+        TEST(many_threads_encode_and_decode_through_a_narrow_gate),
+        TEST(eviction_counts_encoded_bytes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
