@@ -49,7 +49,7 @@ class GroupInfo:
 
     __slots__ = ("kind", "window", "block_tokens", "blocks_per_chunk", "format",
                  "n_heads", "head_bytes", "block_bytes", "layout", "layers",
-                 "replicated")
+                 "replicated", "packing")
 
     def to_c(self):
         return _lib.Group(
@@ -64,6 +64,7 @@ class GroupInfo:
             layout=self.layout.encode(),
             layers=",".join(self.layers).encode(),
             replicated=self.replicated,
+            packing=self.packing,
         )
 
 
@@ -137,8 +138,9 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
                                    spec.page_size_bytes)
         info.format = _format(vllm_config, kv_cache_config, info,
                               type(spec).__name__ == _MLA)
+        info.packing = _lib.PACKING_UNKNOWN
         if info.format == _lib.FORMAT_OPAQUE:
-            info.layout = _layout(spec, vllm_config, kv_cache_config)
+            _describe_packing(info, spec, vllm_config, kv_cache_config)
         else:  # two kinds of FP8 are both bytes
             info.layout = getattr(vllm_config.cache_config, "cache_dtype", "auto")
         info.layers = list(group.layer_names)
@@ -165,8 +167,9 @@ def _format(vllm_config, kv_cache_config, info, mla):
     return _lib.FORMAT_MLA if mla else _lib.FORMAT_2LTD
 
 
-def _layout(spec, vllm_config, kv_cache_config):
-    """Return a text that is different for each packing of a block."""
+def _describe_packing(info, spec, vllm_config, kv_cache_config):
+    """Set info.layout, a text that is different for each packing of a block, and
+    info.packing."""
     mla = type(spec).__name__ == _MLA
     head_size_v = 0 if mla else (
         getattr(spec, "head_size_v", None) or spec.head_size)
@@ -174,15 +177,20 @@ def _layout(spec, vllm_config, kv_cache_config):
         spec.num_kv_heads, spec.block_size, spec.head_size, head_size_v,
         spec.dtype, getattr(vllm_config.cache_config, "cache_dtype", "auto"),
         getattr(kv_cache_config, "kv_cache_layout", None) or "")
-    if mla:
-        return "%s:mla-%s-%s" % (
+    packed = None if mla else _pack_pattern(spec, head_size_v)
+    if packed:
+        info.layout = "%s:%s" % (shape, _digest(packed[1]))
+        info.packing = _packing(*packed)
+    elif mla:
+        info.layout = "%s:mla-%s-%s" % (
             shape, getattr(spec, "cache_dtype_str", None) or "", _isa(spec))
-    return shape + ":" + (_packed_pattern(spec, head_size_v) or _isa(spec))
+    else:
+        info.layout = "%s:%s" % (shape, _isa(spec))
 
 
-def _packed_pattern(spec, head_size_v):
-    """Return a digest of the platform's packing of a fixed pattern, so that builds with
-    equal packing share chunks; None if the platform cannot pack the pattern."""
+def _pack_pattern(spec, head_size_v):
+    """Return (pattern, packed pattern), tensors of a block's layer, by the platform's own
+    packing; None if the platform cannot pack."""
     try:
         import torch
         from vllm.platforms import current_platform
@@ -194,14 +202,35 @@ def _packed_pattern(spec, head_size_v):
         # Small whole numbers are exact in every dtype.  251 is prime, so no stride of the
         # layout repeats the sequence.
         pattern = (torch.arange(n, dtype=torch.int32) % 251).to(spec.dtype)
-        cache = pattern.view(shape).contiguous()
+        cache = pattern.clone().view(shape).contiguous()
         current_platform.pack_kv_cache(
             cache, torch.zeros(1, dtype=torch.long))
-        packed = cache.contiguous().view(torch.uint8).numpy().tobytes()
+        return pattern.view(shape), cache.contiguous()
     except (ImportError, AttributeError, NotImplementedError, RuntimeError,
             TypeError, ValueError):
         return None
-    return "packed-" + hashlib.sha256(packed).hexdigest()[:32]
+
+
+def _digest(packed):
+    """Return a digest of a packed pattern: builds with equal packing share chunks."""
+    import torch
+
+    data = packed.view(torch.uint8).numpy().tobytes()
+    return "packed-" + hashlib.sha256(data).hexdigest()[:32]
+
+
+def _packing(pattern, packed):
+    """Return the order of the elements in a packed block, for codecs."""
+    import torch
+
+    heads = pattern[0]
+    size = heads.shape[-1] // 2
+    keys = heads[..., :size].transpose(1, 2).flatten(1)
+    values = heads[..., size:].flatten(1)
+    by_heads = torch.cat((keys, values), dim=1).flatten()
+    if torch.equal(packed.flatten(), by_heads):
+        return _lib.PACKING_HEADS
+    return _lib.PACKING_UNKNOWN
 
 
 def _isa(spec):

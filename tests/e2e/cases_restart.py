@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Hits in storage after a restart, and hits in host memory without a restart."""
+import glob
+import os
+
 from case import CHUNK, all_found, request_twice, e2e, found_in_memory
 from place import Skipped, check
 
@@ -55,6 +58,18 @@ def local_disk(place):
     place.settings.update(remote_url=None, local_disk=f'"{place.store}"',
                           max_local_disk_size=1)
     restarted(place, [300, 2100])
+
+
+@e2e
+def lossless(place):
+    """Hits in encoded chunks after a restart, bit for bit."""
+    if place.transfer is not None:
+        raise Skipped("a setting of kvtier's")
+    place.settings.update(remote_serde="lossless")
+    restarted(place, [300, 2100])
+    files = glob.glob(os.path.join(glob.escape(place.store), "kvtier", "*.data"))
+    check(files and all(name.endswith("-lossless.data") for name in files),
+          "chunks are stored in another encoding: %s" % files[:3])
 
 
 def kept_in_memory(place, lengths, *args, env=None, ranks=1):

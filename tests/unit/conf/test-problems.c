@@ -54,6 +54,16 @@ errors_name_key_location_and_allowed_values(void **state)
         { "remote_url: s4://bucket\n", NULL,
           "remote_url (file lmcache.yaml:1): this kvtier has no tier for 's4://'; write "
           "fs:///directory, s3://bucket or hf3fs:///directory." },
+        { "remote_serde: zip\n", NULL,
+          "remote_serde is 'zip' (file lmcache.yaml:1): use naive, lossless, cachegen, kv8, kv4, "
+          "auto or kivi." },
+        { "accept_serde: [lossless, zip]\n", NULL,
+          "accept_serde (file lmcache.yaml:1): 'zip' is no encoding; write lossless, cachegen, "
+          "kv8 or kv4." },
+        { "remote_storage_plugins: [fs.a]\nextra_config: {fs_base_path: /x, "
+          "remote_storage_plugin.fs.a.remote_serde: zip}\n", NULL,
+          "remote_storage_plugins (file lmcache.yaml:1): remote_storage_plugin.fs.a.remote_serde "
+          "is 'zip'; write naive, lossless, cachegen, kv8, kv4 or auto." },
         { "extra_config: 5\n", NULL, "extra_config (file lmcache.yaml:1): use a map." },
         { "extra_config: [a]\n", NULL, "extra_config (file lmcache.yaml:1): use a map." },
         { "extra_config:\n  gpu_to_numa_mapping: [0]\n", NULL,
@@ -193,10 +203,12 @@ each_doubtful_setting_is_a_line(void **state)
           "extra_config: {fs_base_path: /x}\n", NULL, "" },
         { "local_disk: /x\nmax_local_disk_size: 1\nretrieve_locations: LocalDiskBackend\n",
           NULL, "" },
-        { "remote_serde: cachegen\nremote_url: fs:///x\n", NULL,
-          "remote_serde is cachegen (file lmcache.yaml:1): kvtier stores naive chunks, "
-          "which LMCache reads with remote_serde: naive.\n" },
-        { "remote_serde: cachegen\n", NULL, "" },
+        { "remote_serde: kivi\nremote_url: fs:///x\n", NULL,
+          "remote_serde is kivi (file lmcache.yaml:1): kvtier stores naive chunks, as LMCache "
+          "does.\n" },
+        { "remote_serde: kivi\n", NULL, "" },
+        { "remote_serde: lossless\nremote_url: fs:///x\naccept_serde: [kv8, cachegen]\n", NULL,
+          "" },
         { "local_device: cuda\n", NULL,
           "local_device (file lmcache.yaml:1) has no effect: only cpu is known.\n" },
         { "", NULL, "" },
