@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/bytes.h"
+#include "base/log.h"
 #include "tier/files/files.h"
 
 /* Return true if this errno of fgetxattr() means: the file has no attribute of kvtier, or this
@@ -132,10 +133,13 @@ bytes_of(const struct kvt__files *t, const struct kvt__object *o, const struct o
 static int
 bad_frame(int err, const struct kvt__object *o)
 {
-    return err == -ENOENT
-        ? kvt__fail(ENOENT, "%s: a version of LMCache that kvtier does not support wrote the "
-                    "file.", o->key)
-        : kvt__fail(-err, "%s: header or trailer is corrupt.", o->key);
+    if (err != -ENOENT)
+        return kvt__fail(-err, "%s: header or trailer is corrupt.", o->key);
+    KVT__LOG_ONCE(KVT_LOG_WARN, "%s is a miss: LMCache wrote the file with remote_serde: cachegen, "
+                  "or in a version of its format that kvtier does not read; kvtier leaves the file "
+                  "alone (logged once)", o->key);
+    return kvt__fail(ENOENT, "%s: LMCache wrote the file in a form that kvtier does not read.",
+                     o->key);
 }
 
 /* Read header, payload and trailer of a file of this form into a slot of host memory.  crc: the
@@ -176,45 +180,6 @@ read_to_device(const struct kvt__files *t, int fd, const struct kvt__form *form,
     if (!err)
         err = t->kind->move_device(t, fd, slot, (off_t)form->header_bytes, false);
     return err ? err : t->kind->sum_device(t, slot, crc);
-}
-
-int
-kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
-         const struct kvt__slot *slot, struct kvt__found *found)
-{
-    unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
-    struct kvt__files *t = (struct kvt__files *)tier;
-    bool on_device = kvt__slot_on_device(slot);
-    /* A slot whose header is in host memory. */
-    struct kvt__slot host_slot = { on_device ? header + sizeof header : slot->payload,
-                                   slot->bytes, slot->source };
-    struct kvt__form form;
-    struct opened f;
-    int err;
-
-    int fd = open_chunk(t, o, slot, &f);
-    if (fd < 0)
-        return fd;
-    *found = (struct kvt__found){ .payload_bytes = slot->bytes,
-                                  .stored_bytes = bytes_of(t, o, &f) };
-    if (!kvt__layout_form_of(t->layout, (uint64_t)f.st.st_size, slot->bytes, &form)) {
-        err = kvt__fail(EBADMSG, "%s: file of %lld bytes cannot hold %zu of payload.",
-                        o->key, (long long)f.st.st_size, slot->bytes);
-        goto out;
-    }
-    found->has_read_crc = on_device || !o->skips_crc;
-    err = on_device ? read_to_device(t, fd, &form, slot, header, &found->read_crc)
-                    : read_extent(t, fd, &f, &form, slot,
-                                  found->has_read_crc ? &found->read_crc : NULL);
-    if (err)
-        err = kvt__file_failed(err, "read", o->key, f.dir, on_device ? kvt__why() : "");
-    else if ((err = kvt__layout_unframe(t->layout, &form, o, &host_slot, found)))
-        err = bad_frame(err, o);
-    else if (!form.has_id)
-        err = read_xattr(fd, &f.st, o, found);
-out:
-    close(fd);
-    return err;
 }
 
 /* Read the trailer at the end of a file.  1; 0: the file has no valid trailer; -errno. */
@@ -261,6 +226,59 @@ read_metadata(const struct kvt__files *t, const struct kvt__object *o, int fd,
         return bad_frame(err, o);
     return !found->has_id && t->layout->trailers
         ? read_xattr(fd, &f->st, o, found) : 0;
+}
+
+/* Return the error of a file that cannot hold the payload: -ENOENT if LMCache wrote the file in a
+ * form that kvtier does not read, else -EBADMSG; with a sentence. */
+static int
+wrong_size(const struct kvt__files *t, const struct kvt__object *o, int fd,
+           const struct opened *f, size_t payload_bytes)
+{
+    struct kvt__found found = { 0 };
+
+    (void)fcntl(fd, F_SETFL, 0); /* header and trailer are no aligned reads */
+    if (read_metadata(t, o, fd, f, &found) == -ENOENT)
+        return -ENOENT;
+    return kvt__fail(EBADMSG, "%s: file of %lld bytes cannot hold %zu of payload.", o->key,
+                     (long long)f->st.st_size, payload_bytes);
+}
+
+int
+kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
+         const struct kvt__slot *slot, struct kvt__found *found)
+{
+    unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
+    struct kvt__files *t = (struct kvt__files *)tier;
+    bool on_device = kvt__slot_on_device(slot);
+    /* A slot whose header is in host memory. */
+    struct kvt__slot host_slot = { on_device ? header + sizeof header : slot->payload,
+                                   slot->bytes, slot->source };
+    struct kvt__form form;
+    struct opened f;
+    int err;
+
+    int fd = open_chunk(t, o, slot, &f);
+    if (fd < 0)
+        return fd;
+    *found = (struct kvt__found){ .payload_bytes = slot->bytes,
+                                  .stored_bytes = bytes_of(t, o, &f) };
+    if (!kvt__layout_form_of(t->layout, (uint64_t)f.st.st_size, slot->bytes, &form)) {
+        err = wrong_size(t, o, fd, &f, slot->bytes);
+        goto out;
+    }
+    found->has_read_crc = on_device || !o->skips_crc;
+    err = on_device ? read_to_device(t, fd, &form, slot, header, &found->read_crc)
+                    : read_extent(t, fd, &f, &form, slot,
+                                  found->has_read_crc ? &found->read_crc : NULL);
+    if (err)
+        err = kvt__file_failed(err, "read", o->key, f.dir, on_device ? kvt__why() : "");
+    else if ((err = kvt__layout_unframe(t->layout, &form, o, &host_slot, found)))
+        err = bad_frame(err, o);
+    else if (!form.has_id)
+        err = read_xattr(fd, &f.st, o, found);
+out:
+    close(fd);
+    return err;
 }
 
 int

@@ -115,6 +115,14 @@ begins_with_header(const unsigned char *start, size_t n, uint64_t file_bytes)
             kvt__fs_header_agrees(start));
 }
 
+/* Return true if LMCache serialised the payload behind a header (remote_serde: cachegen): format
+ * BINARY_BUFFER, or BINARY without a dtype. */
+static bool
+is_serialised(const struct kvt__shape *shape)
+{
+    return shape->format == 5 || (shape->format == 4 && !shape->dtype);
+}
+
 /* Fill in found for a file that LMCache wrote. */
 static int
 fs_parse(const unsigned char *start, size_t n, uint64_t file_bytes,
@@ -125,7 +133,7 @@ fs_parse(const unsigned char *start, size_t n, uint64_t file_bytes,
         kvt__fs_header_get(start) == (int64_t)(file_bytes - KVT__FS_HEADER_BYTES)) {
         found->payload_bytes -= KVT__FS_HEADER_BYTES;
         copy_shape(start, found);
-        return 0;
+        return is_serialised(&found->shape) ? -ENOENT : 0;
     }
     return begins_with_header(start, n, file_bytes) ? -EBADMSG : 0;
 }

@@ -73,7 +73,7 @@ struct kvt__layout {
                  const struct kvt__slot *slot, uint32_t crc);
     /* Parse the header of a file without trailer, and fill in found.  start: the first n bytes of
      * the file: at least parse_bytes, or the whole file.  0; -EBADMSG: the header is corrupt;
-     * -ENOENT: another version of LMCache wrote the file. */
+     * -ENOENT: LMCache wrote the file in a form that kvtier does not read. */
     int (*parse)(const unsigned char *start, size_t n, uint64_t file_bytes,
                  struct kvt__found *found);
     size_t parse_bytes;

@@ -69,6 +69,27 @@ a_file_that_was_written_over_is_a_miss_and_stays(void **state)
 }
 
 static void
+a_chunk_that_lmcache_serialised_is_a_miss_and_stays(void **state)
+{
+    static const struct kvt__shape pickles[] = {
+        { 5, 0, { BYTES / 3 } }, { 4, 0, { BYTES / 3 } }, { 5, 0, { BYTES } } };
+    struct env *e = *state;
+    bool verified;
+
+    for (unsigned i = 0; i < 3; i++) {
+        write_foreign(e, i, &pickles[i], pickles[i].dims[0]);
+        assert_int_equal(probe(e, i), -ENOENT);
+        assert_false(find(e, i));
+        assert_int_equal(get_into(e, i, false, none, &verified), -ENOENT);
+        assert_true(file_there(e, i));
+    }
+    assert_int_equal(n_warnings, 1);
+    assert_int_equal(put(e, 0), 0); /* a new chunk replaces the file */
+    assert_int_equal(get_into(e, 0, false, none, &verified), 0);
+    assert_true(verified);
+}
+
+static void
 a_leased_file_without_identity_is_not_replaced(void **state)
 {
     struct env *e = *state;
@@ -276,6 +297,7 @@ main(void)
         TEST(a_file_of_another_geometry_is_not_found_and_stays),
         TEST(a_file_of_another_geometry_is_not_read_and_stays),
         TEST(half_has_two_numbers),
+        TEST(a_chunk_that_lmcache_serialised_is_a_miss_and_stays),
         TEST(a_leased_file_without_identity_is_not_replaced),
         TEST(a_put_replaces_a_file_without_identity),
         MEMORY_TEST(a_chunk_in_memory_without_identity_is_a_miss),
