@@ -183,6 +183,8 @@ check_tiers(struct findings *f, const struct kvt_config *config)
         add_finding(f, OK, t.tier, "%s: %" PRIu64 " chunks, %s of %s", t.url, t.n_chunks,
                     cli_size_text(t.used_bytes, used),
                     t.limit_bytes ? cli_size_text(t.limit_bytes, limit) : "no limit");
+        if (*t.serde_reason)
+            add_finding(f, OK, t.tier, "%s: serde auto: %s", t.url, t.serde_reason);
         if (!t.index_shared)
             add_finding(f, BAD, t.tier, "%s: the index cannot be shared: a scheduler does not "
                         "see the chunks of its workers; the message above has the reason",

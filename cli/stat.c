@@ -83,6 +83,8 @@ print_tier(const struct kvt_tier_info *t)
            t->index_shared ? "shared" : "private to this process", t->n_entries);
     if (is_memory(t))
         print_memory(t);
+    else
+        printf("  serde   %s%s%s\n", t->serde, *t->serde_reason ? ": " : "", t->serde_reason);
 }
 
 static json_t *
@@ -99,6 +101,10 @@ tier_json(const struct kvt_tier_info *t)
                             json_integer((json_int_t)t->allocated_bytes));
         json_object_set_new(o, "last_use", t->last_use_ns
                             ? json_real((double)t->last_use_ns / 1e9) : json_null());
+    } else {
+        json_object_set_new(o, "serde", json_string(t->serde));
+        if (*t->serde_reason)
+            json_object_set_new(o, "serde_reason", json_string(t->serde_reason));
     }
     return o;
 }

@@ -322,6 +322,8 @@ struct kvt_tier_info {
                            * other tiers: 0 */
     int takes_puts;       /* 1: storage in which PUTs without a tier store chunks; 0: shared host
                            * memory, or store_location names other storage */
+    char serde[16];       /* encoding of new chunks of engines, as in remote_serde */
+    char serde_reason[192]; /* remote_serde: auto: the present choice and its reason; else "" */
 };
 
 /* Describe tier i.  Lookups read the tiers in this order.  -ENOENT: fewer tiers exist. */

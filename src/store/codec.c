@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "store/private.h"
 
@@ -25,6 +26,7 @@ struct kvt__scratch {
 };
 
 struct kvt__codec_gate {
+    unsigned n_threads;   /* that may be inside at the same time; constant */
     pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t changed;
     unsigned n_free;      /* threads that may enter */
@@ -45,7 +47,8 @@ kvt__gate_open(struct kvt__store *store, int64_t codec_threads)
         return kvt__fail(ENOMEM, "store: open");
     pthread_mutex_init(&gate->lock, NULL);
     pthread_cond_init(&gate->changed, NULL);
-    gate->n_free = codec_threads ? (unsigned)codec_threads : quarter > 1 ? (unsigned)quarter : 1;
+    gate->n_threads = codec_threads ? (unsigned)codec_threads : quarter > 1 ? (unsigned)quarter : 1;
+    gate->n_free = gate->n_threads;
     store->gate = gate;
     return 0;
 }
@@ -63,6 +66,12 @@ kvt__gate_close(struct kvt__codec_gate *gate)
     pthread_cond_destroy(&gate->changed);
     pthread_mutex_destroy(&gate->lock);
     free(gate);
+}
+
+unsigned
+kvt__gate_threads(const struct kvt__codec_gate *gate)
+{
+    return gate->n_threads;
 }
 
 static void
@@ -140,8 +149,11 @@ kvt__level_encode(struct kvt__level *level, struct kvt__store_req *req)
     if (!scratch)
         return -ENOMEM;
     enter(gate, false);
+    int64_t begin = kvt__now_ns();
     size_t n = kvt__frame_encode(level->serde, layout, &req->id, req->slot.payload, req->crc,
                                  scratch->memory + before);
+    kvt__choice_count_codec(level->owner, KVT__PAUSE_WRITES, req->slot.bytes,
+                            n ? n : req->slot.bytes, kvt__now_ns() - begin);
     leave(gate);
     if (!n) {
         return_scratch(gate, scratch);
@@ -209,8 +221,12 @@ kvt__level_decode(struct kvt__level *level, struct kvt__store_req *req, size_t n
     }
     struct kvt__scratch *scratch = take_scratch(gate, n);
     if (scratch) {
+        int64_t begin = kvt__now_ns();
+
         memcpy(scratch->memory, req->slot.payload, n);
         err = decode(level, req, scratch->memory, n, crc);
+        kvt__choice_count_codec(level->owner, KVT__PAUSE_READS, req->bytes, n,
+                                kvt__now_ns() - begin);
         return_scratch(gate, scratch);
     }
     leave(gate);

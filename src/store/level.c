@@ -120,7 +120,8 @@ encode(struct kvt__level *level, struct kvt__store_req *req)
 {
     if (req->by_key || level->serde == KVT__SERDE_NAIVE)
         return 0;
-    int err = kvt__level_encode(level, req);
+    bool naive = level->choice.is_measured && !atomic_load(&level->choice.encodes);
+    int err = naive ? -ENOTSUP : kvt__level_encode(level, req);
     if (err == -ENOTSUP) {
         req->stores_raw = level->owner;
         return -EEXIST;
@@ -157,6 +158,8 @@ claim_put(struct kvt__level *level, struct kvt__store_req *req, bool replaces)
         err = claim_for_put(level, req, bytes, replaces, &req->claim);
     if (err)
         kvt__circuit_end(level, KVT__PAUSE_WRITES, -ECANCELED);
+    else
+        kvt__choice_begin(level->owner, KVT__PAUSE_WRITES);
     req->object.index = req->claim.table;
     req->object.entry = req->claim.entry;
     return err;
@@ -203,6 +206,7 @@ put_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 {
     struct kvt__record record = { .id = req->id, .bytes = bytes_of_put(level, req) };
 
+    kvt__choice_end(level->owner, KVT__PAUSE_WRITES, err ? 0 : record.bytes);
     kvt__encoded_release(req);
     if (!req->claim.table) /* without a claim, an eviction may have deleted the new object */
         record = (struct kvt__record){ .bytes = record.bytes, .flags = KVT__TABLE_UNREAD };
@@ -387,7 +391,10 @@ get_begin(struct kvt__level *level, struct kvt__store_req *req)
         op->slot.bytes = req->encoded_bytes;
     else
         op->kind = KVT__TIER_PROBE;
-    return kvt__circuit_begin(level, KVT__PAUSE_READS);
+    int err = kvt__circuit_begin(level, KVT__PAUSE_READS);
+    if (!err)
+        kvt__choice_begin(level->owner, KVT__PAUSE_READS);
+    return err;
 }
 
 /* End the probe before the read of an encoded object.  KVT__LEVEL_AGAIN: the read follows; -EBADMSG
@@ -485,6 +492,9 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
     if (err == -EMSGSIZE) /* the object is larger than the chunk */
         err = -EBADMSG;
     kvt__circuit_end(level, KVT__PAUSE_READS, err);
+    kvt__choice_end(level->owner, KVT__PAUSE_READS,
+                    err || req->tier_op.kind == KVT__TIER_PROBE ? 0
+                                                       : req->tier_op.found.payload_bytes);
     if (!err)
         err = req->tier_op.kind == KVT__TIER_PROBE ? size_end(req) : check(level, req);
     if (err == KVT__LEVEL_AGAIN)

@@ -165,6 +165,7 @@ run_upkeep(struct kvt__store *store)
         (void)kvt__table_recover(level->index);
         kvt__level_list(level);
         save_snapshot(level);
+        kvt__choice_revise(level);
     }
 }
 
@@ -189,6 +190,8 @@ upkeep_main(void *arg)
 {
     struct kvt__store *store = arg;
 
+    for (size_t i = 0; i < store->n_storages; i++)
+        kvt__choice_calibrate(&store->levels[i]);
     do
         run_upkeep(store);
     while (wait_for_upkeep(store));

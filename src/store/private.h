@@ -22,6 +22,21 @@ struct kvt__retired {
     struct kvt__retired *next;
 };
 
+/* The choice between lossless and naive chunks, see choice.c.  Arrays are indexed by enum
+ * kvt__table_pause. */
+struct kvt__choice {
+    bool is_measured;    /* remote_serde: auto; constant */
+    atomic_bool encodes; /* new chunks are lossless */
+    struct kvt__table_rates rates; /* only the upkeep thread */
+    pthread_mutex_t lock; /* guards the fields below: measurements since the last revision */
+    unsigned n[2];       /* operations in progress */
+    int64_t since_ns[2]; /* begin of the first of these operations */
+    int64_t busy_ns[2];
+    uint64_t bytes[2];   /* stored bytes */
+    uint64_t decoded[2], encoded[2]; /* bytes of codecs */
+    int64_t codec_ns[2];
+};
+
 /* One storage and its index; or the objects of a storage in another encoding.  Each storage has a
  * level for the encoding of new chunks, its owner, and a level for each other encoding that the
  * store reads.  The levels of a storage share the tier, the index and the fields below `serde`,
@@ -40,6 +55,7 @@ struct kvt__level {
     bool no_put;     /* store_location names another storage */
 
     /* Fields of the owner. */
+    struct kvt__choice choice;
 
     /* renew.c: the index.  A replaced handle is closed with the store. */
     _Atomic(struct kvt__table *) index;
@@ -157,6 +173,9 @@ kvt__level_name(const struct kvt__level *level, const struct kvt__space *space,
 int kvt__gate_open(struct kvt__store *store, int64_t codec_threads);
 void kvt__gate_close(struct kvt__codec_gate *gate);
 
+/* Return the number of threads that may encode and decode at the same time. */
+unsigned kvt__gate_threads(const struct kvt__codec_gate *gate);
+
 /* Encode the chunk of a PUT into req->staging.  Blocks while other threads encode and decode.  0;
  * -ENOTSUP: the codec cannot make the chunk smaller; -ENOMEM with a sentence. */
 int kvt__level_encode(struct kvt__level *level, struct kvt__store_req *req);
@@ -169,6 +188,28 @@ void kvt__encoded_release(struct kvt__store_req *req);
  * the request is not wanted any more; -EBADMSG, -ENOMEM with a sentence. */
 int kvt__level_decode(struct kvt__level *level, struct kvt__store_req *req, size_t n,
                       uint32_t *crc);
+
+/* ------------------------------------------------------------------- choice.c */
+
+/* Functions for the owner of a storage's levels.  Without remote_serde: auto they do nothing. */
+
+/* Measure the storage and the codec, and choose.  The storage holds a test object meanwhile.
+ * Blocks, usually less than a second.  Only the upkeep thread. */
+void kvt__choice_calibrate(struct kvt__level *owner);
+
+/* Choose again if the operations since the last call say enough.  Only the upkeep thread. */
+void kvt__choice_revise(struct kvt__level *owner);
+
+/* Measure a read or a write.  end: bytes of the object, 0 after a failure. */
+void kvt__choice_begin(struct kvt__level *owner, enum kvt__table_pause kind);
+void kvt__choice_end(struct kvt__level *owner, enum kvt__table_pause kind, uint64_t bytes);
+
+/* Count the work of a codec: a decoded (kind KVT__PAUSE_READS) or encoded chunk. */
+void kvt__choice_count_codec(struct kvt__level *owner, enum kvt__table_pause kind,
+                             uint64_t decoded, uint64_t encoded, int64_t ns);
+
+/* Write the choice and its reason. */
+void kvt__choice_text(const struct kvt__table_rates *rates, char *out, size_t size);
 
 /* ------------------------------------------------------------------- circuit.c */
 

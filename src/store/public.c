@@ -480,6 +480,14 @@ kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *ou
     info.n_entries = totals.max_entries;
     info.index_shared = kvt__table_is_shared(level->index);
     info.takes_puts = !level->no_put && !level->tier->in_memory;
+    if (level->choice.is_measured) {
+        struct kvt__table_rates rates = kvt__table_get_rates(level->index);
+
+        snprintf(info.serde, sizeof info.serde, "auto");
+        kvt__choice_text(&rates, info.serde_reason, sizeof info.serde_reason);
+    } else {
+        snprintf(info.serde, sizeof info.serde, "%s", kvt__serde_name(level->serde));
+    }
     level->tier->ops->info(level->tier, &info);
     memcpy(out, &info, size < sizeof info ? size : sizeof info);
     out->struct_size = size;

@@ -72,7 +72,12 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
         return err;
     level->store = store;
     level->owner = level;
-    if (!kvt__serde_from_name(storage->serde, &level->serde))
+    pthread_mutex_init(&level->choice.lock, NULL);
+    level->choice.is_measured = !strcmp(storage->serde, "auto");
+    atomic_init(&level->choice.encodes, true);
+    if (level->choice.is_measured)
+        level->serde = KVT__SERDE_LOSSLESS;
+    else if (!kvt__serde_from_name(storage->serde, &level->serde))
         level->serde = KVT__SERDE_NAIVE; /* kivi */
     level->url = strdup(storage->url); /* messages of open_index() contain the URL */
     level->location = strdup(storage->location);
@@ -212,6 +217,7 @@ kvt__store_close(struct kvt__store *store)
         level->tier->ops->close(level->tier);
         free(level->url);
         free(level->location);
+        pthread_mutex_destroy(&level->choice.lock);
     }
     kvt__memory_close(store->memory);
     kvt__gate_close(store->gate);

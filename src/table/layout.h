@@ -33,6 +33,8 @@
 
 enum tb_use { TB_MAKING, TB_IN_USE, TB_REPLACED };
 
+#define TB_N_RATES 6
+
 /* A value that a transaction writes.  offset: offset in the mapping; bit 0: 1 for a value of 8
  * bytes, 0 for a value of 4 bytes. */
 struct tb_redo {
@@ -79,7 +81,8 @@ struct tb_header {
 
     struct tb_redo redo[TB_REDO_MAX];
     char dir[TB_DIR_MAX];  /* path of the directory of `lock`; "": unknown */
-    uint8_t reserved[TB_PAGE - 256 - TB_REDO_MAX * 16 - TB_DIR_MAX];
+    uint64_t rates[TB_N_RATES]; /* members of struct kvt__table_rates, in order */
+    uint8_t reserved[TB_PAGE - 256 - TB_REDO_MAX * 16 - TB_DIR_MAX - TB_N_RATES * 8];
 };
 
 /* Bytes of the file `lock`.  The locks belong to open file descriptions: a lock ends with the

@@ -240,6 +240,20 @@ void kvt__table_protect(struct kvt__table *table, const struct kvt__name *name,
 void kvt__table_touch(struct kvt__table *table, const struct kvt__name *name,
                       const struct kvt__id *id);
 
+/* What was measured of a storage with remote_serde: auto, for all processes.  Rates are bytes in a
+ * second; 0: not measured. */
+struct kvt__table_rates {
+    uint64_t read, write;     /* stored bytes, of the storage */
+    uint64_t encode, decode;  /* decoded bytes, of a thread */
+    uint64_t kept_permille;   /* encoded bytes of 1,000 decoded bytes */
+    uint64_t choice;          /* 0: none; 1 + enum kvt__serde */
+};
+
+/* Write and read the rates of a table.  A reader may see members of two writers.  An unusable table
+ * has no rates. */
+void kvt__table_set_rates(struct kvt__table *table, const struct kvt__table_rates *rates);
+struct kvt__table_rates kvt__table_get_rates(const struct kvt__table *table);
+
 enum kvt__claim_kind { KVT__CLAIM_NEW = 1, KVT__CLAIM_REPLACE, KVT__CLAIM_EVICT };
 
 /* A claimed entry.  The caller ends the claim with kvt__table_publish(), kvt__table_evicted()
