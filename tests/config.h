@@ -36,13 +36,27 @@ config_from(const char *const *environment, const char *const *settings)
     return config;
 }
 
+/* Return $KVTIER_TEST_SERDE, the encoding of the chunks of a variant of this program; NULL: the
+ * program's own settings. */
+static inline const char *
+test_serde(void)
+{
+    return getenv("KVTIER_TEST_SERDE");
+}
+
 static inline struct kvt_config *
 config_with(const char *const *settings)
 {
-    char client[64];
+    char client[64], serde[3][64];
+    const char *environment[] = { client, NULL, NULL, NULL, NULL };
+    static const char *const names[] = { "REMOTE", "DISK", "GDS" };
 
     snprintf(client, sizeof client, "HF3FS_CLIENT=%s", hf3fs_client());
-    return config_from((const char *const[]){ client, NULL }, settings);
+    for (size_t i = 0; test_serde() && i < 3; i++) {
+        snprintf(serde[i], sizeof serde[i], "LMCACHE_%s_SERDE=%s", names[i], test_serde());
+        environment[i + 1] = serde[i];
+    }
+    return config_from(environment, settings);
 }
 
 #endif

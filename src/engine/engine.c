@@ -131,6 +131,8 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
         err = open_pool(e, config);
     if (!err)
         err = open_memory(e, params);
+    if (!err && e->pool)
+        kvt__store_use_pool(e->store, e->pool, e->transfer_bytes / 2);
     if (!err && !kvt__store_traits(e->store)->n_tiers)
         err = kvt__fail(EINVAL, "no tier is configured; set local_cpu: true, remote_url "
                         "(for example fs:///var/cache/kvtier), remote_storage_plugins, "

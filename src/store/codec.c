@@ -4,9 +4,12 @@
  * the encoded chunk into the slot and decodes the chunk there.  Tiers see only the encoded bytes.
  *
  * The gate limits the threads in codecs, because codecs compete with the engine for CPUs.  Loads
- * pass the gate before stores.  The memory of an encoded chunk is kept for the next chunk, so there
- * is one for each thread of the executor that stores, and one for each thread in the gate that
- * loads. */
+ * pass the gate before stores.
+ *
+ * A thread encodes into scratch memory, as large as a chunk, and then moves the encoded chunk to a
+ * slot of the pool, so the thread need not wait for the storage.  If the pool has no room, the
+ * chunk stays in the scratch memory, and the thread waits.  So there is at most one scratch memory
+ * for each thread of the executor. */
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
@@ -32,6 +35,8 @@ struct kvt__codec_gate {
     unsigned n_free;      /* threads that may enter */
     unsigned n_loads;     /* loads that wait */
     struct kvt__scratch *free; /* memory that no request uses */
+    struct kvt__pool *pool; /* for encoded chunks; NULL: none; constant after the first request */
+    size_t keep_free;       /* bytes of the pool that stay free */
 };
 
 /* ------------------------------------------------------------------------- gate */
@@ -72,6 +77,15 @@ unsigned
 kvt__gate_threads(const struct kvt__codec_gate *gate)
 {
     return gate->n_threads;
+}
+
+void
+kvt__store_use_pool(struct kvt__store *store, struct kvt__pool *pool, size_t keep_free)
+{
+    if (!store->gate)
+        return;
+    store->gate->pool = pool;
+    store->gate->keep_free = keep_free;
 }
 
 static void
@@ -134,6 +148,18 @@ return_scratch(struct kvt__codec_gate *gate, struct kvt__scratch *scratch)
 
 /* ------------------------------------------------------------------------- put */
 
+/* Acquire a slot of the pool for an encoded chunk; evict a chunk from host memory for the slot. */
+static bool
+acquire_slot(struct kvt__store *store, size_t bytes, struct kvt__slot *out)
+{
+    struct kvt__codec_gate *gate = store->gate;
+
+    return gate->pool &&
+           (kvt__pool_acquire(gate->pool, bytes, gate->keep_free, out) ||
+            (kvt__store_evict_memory(store, bytes) &&
+             kvt__pool_acquire(gate->pool, bytes, gate->keep_free, out)));
+}
+
 int
 kvt__level_encode(struct kvt__level *level, struct kvt__store_req *req)
 {
@@ -159,17 +185,25 @@ kvt__level_encode(struct kvt__level *level, struct kvt__store_req *req)
         return_scratch(gate, scratch);
         return -ENOTSUP;
     }
-    req->scratch = scratch;
-    req->staging = (struct kvt__slot){ .payload = scratch->memory + before, .bytes = n };
+    if (acquire_slot(level->store, n, &req->staging)) {
+        memcpy(req->staging.payload, scratch->memory + before, n);
+        return_scratch(gate, scratch);
+    } else {
+        req->scratch = scratch;
+        req->staging = (struct kvt__slot){ .payload = scratch->memory + before, .bytes = n };
+    }
     return 0;
 }
 
 void
 kvt__encoded_release(struct kvt__store_req *req)
 {
-    if (!req->scratch)
+    if (!req->staging.payload || req->by_key)
         return;
-    return_scratch(req->store->gate, req->scratch);
+    if (req->scratch)
+        return_scratch(req->store->gate, req->scratch);
+    else
+        kvt__pool_release(req->store->gate->pool, &req->staging);
     req->scratch = NULL;
     req->staging = (struct kvt__slot){ 0 };
 }

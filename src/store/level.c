@@ -140,7 +140,8 @@ static uint64_t
 bytes_of_put(const struct kvt__level *level, const struct kvt__store_req *req)
 {
     return level->tier->ops->stored_bytes(level->tier, &req->object,
-                                          req->scratch ? req->staging.bytes : req->slot.bytes);
+                                          req->staging.payload ? req->staging.bytes
+                                                               : req->slot.bytes);
 }
 
 /* Claim the name and the bytes.  0: the caller runs the tier's operation and then calls put_end();

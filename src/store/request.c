@@ -84,9 +84,9 @@ submit(struct kvt__store_req *req, struct kvt__level *level)
 {
     bool light = is_light(req);
 
-    /* A request with memory of its own waits on its thread, so that the number of threads limits the
+    /* A request with allocated memory waits on its thread, so that the number of threads limits the
      * memory. */
-    if (req->is_sync || req->staging.payload) {
+    if (req->is_sync || req->scratch || (req->by_key && req->staging.payload)) {
         (void)kvt__tier_wait(level->tier, &req->tier_op);
         return true;
     }

@@ -188,6 +188,12 @@ void kvt__store_protect(struct kvt__store *store, const struct kvt__chunk_key *k
 bool kvt__store_acquire_slot(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
                              struct kvt__slot *out);
 
+/* Let PUTs keep encoded chunks in a pool until the storage has the chunks.  Encoded chunks leave
+ * keep_free bytes of the pool free.  Without a pool, or without room, a PUT of an encoded chunk
+ * occupies a thread of the executor until its end.  Call before the first PUT; the pool must
+ * outlive all requests. */
+void kvt__store_use_pool(struct kvt__store *store, struct kvt__pool *pool, size_t keep_free);
+
 /* Pass the GPU that holds the KV to all tiers (ops->use_gpu in tier/tier.h); NULL: the KV is in
  * host memory.  Call before the first PUT or GET of an engine.  The GPU must outlive the store.
  * most: largest sum of the bytes of all slots from kvt__store_acquire_slot() at a time.  0;
@@ -279,7 +285,8 @@ struct kvt__store_req {
     struct kvt__slot staging;
     void *staging_heap; /* by key: allocated memory of staging */
     uint64_t encoded_bytes; /* GET: is_probed: bytes of the encoded object */
-    struct kvt__scratch *scratch; /* PUT: memory of the encoded chunk */
+    struct kvt__scratch *scratch; /* PUT: allocated memory of the encoded chunk; NULL: staging is a
+                                   * slot of the pool */
     struct kvt__level *stores_raw; /* PUT: the storage that receives the naive chunk, because the
                                     * codec cannot make the chunk smaller */
     struct kvt__claim claim; /* PUT, REMOVE: claim of the name in the level's index */
