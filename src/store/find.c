@@ -163,7 +163,7 @@ kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
         const struct kvt__level *level = &store->levels[i];
 
         if (touch(store, (int)i + 1, key) && kvt__level_replaces_put(level))
-            have |= UINT32_C(1) << (level->owner - store->levels);
+            have |= kvt__level_bit(level);
     }
     for (size_t i = 0; i < store->n_storages; i++)
         if (!(have >> i & 1) && kvt__level_may_put(&store->levels[i], key->space))

@@ -526,11 +526,12 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 /* ------------------------------------------------------------------- probe */
 
 /* Begin a PROBE.  0: the caller runs the tier's operation and then calls probe_end(); -EEXIST: the
- * index has the chunk; -ENOENT: the probe leaves out the level; -EIO: the level is paused. */
+ * index has the chunk; -ENOENT: the probe leaves out the level, for example because the storage has
+ * the chunk in another encoding; -EIO: the level is paused. */
 static int
 probe_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
-    if (level->no_get || level->tier->in_memory ||
+    if (level->no_get || req->found_in & kvt__level_bit(level) || level->tier->in_memory ||
         (req->where != KVT__ANYWHERE && !kvt__level_covers(level, req->where, req->space)))
         return -ENOENT;
     kvt__level_look_up(level, req);

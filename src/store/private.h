@@ -159,6 +159,13 @@ kvt__level_index(const struct kvt__level *level)
     return atomic_load(&level->owner->index);
 }
 
+/* Return the bit of the level's storage in a set of storage. */
+static inline uint32_t
+kvt__level_bit(const struct kvt__level *level)
+{
+    return UINT32_C(1) << (level->owner - level->store->levels);
+}
+
 /* Return the name of a chunk in a level's index. */
 static inline struct kvt__name
 kvt__level_name(const struct kvt__level *level, const struct kvt__space *space,

@@ -172,12 +172,14 @@ note_result(struct kvt__store_req *req, int err)
     assert(err <= 0 || (err == KVT__LEVEL_AGAIN && req->is_probed));
     if (err == KVT__LEVEL_AGAIN)
         return false;
-    req->level++;
-    req->is_probed = false; /* at the next level */
-    if (!err || (err == -EEXIST && req->op == KVT__TIER_PROBE))
+    if (!err || (err == -EEXIST && req->op == KVT__TIER_PROBE)) {
         req->has_success = true;
+        req->found_in |= kvt__level_bit(&req->store->levels[req->level]);
+    }
     if (failed && !req->error.code)
         kvt__error_set(&req->error, err);
+    req->level++;
+    req->is_probed = false; /* at the next level */
     if (req->op == KVT__TIER_PUT)
         return false;
     return req->by_key ? failed || (!err && req->op != KVT__TIER_REMOVE)
@@ -238,6 +240,7 @@ begin_walk(struct kvt__store_req *req)
 
     req->level = req->only_level ? req->only_level - 1 : 0;
     req->has_success = req->is_probed = false;
+    req->found_in = 0;
     if (!err && verifies) {
         err = kvt__memory_verify(req->store, req);
         if (!err)

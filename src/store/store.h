@@ -278,6 +278,7 @@ struct kvt__store_req {
      * the tier has ended tier_op.  The thread of the second event continues the walk. */
     atomic_bool first_event;
     bool has_success; /* the request has succeeded at a level */
+    uint32_t found_in; /* PROBE: the storage that has the chunk; bit i: levels[i] is the owner */
     bool is_sync;     /* the walk stays on the thread of kvt__store_run() */
     bool is_probed;   /* GET: the size of the level's object is known, and the read follows */
     /* Memory of the object, if the memory is not `slot`: by key, for a tier without any_memory; for
