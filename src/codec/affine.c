@@ -14,6 +14,7 @@
 enum { STORED, CODED };
 
 #define MIN_SCALE 0x1p-100f /* the inverse is finite */
+#define MAX_ELEMENT 0x1p127f /* half a scale above this number is finite */
 #define COLUMNS 1024u /* columns that are encoded or decoded together */
 
 struct plane {
@@ -75,7 +76,7 @@ choose_scale(unsigned bits, float *min, float max, float *inverse, unsigned char
     kvt__store_bf16(min_at, *min); /* exact: the minimum is an element */
     kvt__store_bf16(scale_at, scale);
     *inverse = scale > 0 ? 1 / scale : 0;
-    return isfinite(scale) && (scale >= MIN_SCALE || scale == 0);
+    return max < MAX_ELEMENT && isfinite(scale) && (scale >= MIN_SCALE || scale == 0);
 }
 
 /* Encode some columns of a group of rows.  in, codes: the first row's first element and code.

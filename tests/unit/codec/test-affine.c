@@ -170,6 +170,26 @@ extreme_ranges_are_restored(void **state)
     buffers_free(&b);
 }
 
+/* Half a scale above the largest number of bfloat16 would be rounded to infinity. */
+static void
+finite_numbers_stay_finite(void **state)
+{
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1, .n = 64 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    for (uint32_t min = 0; min < UINT32_C(1) << 16; min++)
+        for (size_t k = 0; k < 2 && (min & 0x7f80) != 0x7f80; k++) {
+            memset(b.plane, 0x7f, plane_bytes(&shape)); /* the largest number */
+            memcpy(b.plane, &min, 2);
+            size_t n = codecs[k]->encode(&shape, b.plane, b.encoded);
+            assert_true(codecs[k]->decode(&shape, b.encoded, n, b.decoded));
+            for (uint32_t i = 0; i < shape.n; i++)
+                assert_true(isfinite(kvt__load_bf16(b.decoded + 2 * i)));
+        }
+    buffers_free(&b);
+}
+
 static void
 nan_and_infinities_are_restored(void **state)
 {
@@ -247,6 +267,7 @@ main(void)
         cmocka_unit_test(chunks_become_smaller_as_promised),
         cmocka_unit_test(constant_columns_are_restored),
         cmocka_unit_test(extreme_ranges_are_restored),
+        cmocka_unit_test(finite_numbers_stay_finite),
         cmocka_unit_test(nan_and_infinities_are_restored),
         cmocka_unit_test(other_types_are_restored),
         cmocka_unit_test(planes_that_were_never_encoded_are_refused),
