@@ -45,12 +45,11 @@ coded_bytes(const struct plane *p)
     return 1 + n_groups * 4 * p->row + p->n_rows * p->code_bytes;
 }
 
+/* A plane is stored if codes need more bytes. */
 static size_t
 room(const struct kvt__plane_shape *shape)
 {
-    struct plane p = plane_of(8, shape); /* kv4 needs less */
-
-    return 1 + (coded_bytes(&p) > p.bytes ? coded_bytes(&p) : p.bytes);
+    return 1 + (size_t)shape->n * kvt__element_bytes(shape->element);
 }
 
 static size_t

@@ -38,7 +38,7 @@ encode_group(struct kvt__split split, const unsigned char *in, const unsigned ch
 
     kvt__split_group(split, in, top, out + n_planes * 8);
     for (uint32_t i = 0; i < KVT__GROUP; i++) {
-        uint8_t exponent = top[i] >> split.low_bits;
+        uint8_t exponent = (uint8_t)(top[i] >> split.low_bits);
         uint8_t code = (uint8_t)(base[i] - exponent);
 
         if (code >= KVT__ESCAPE) {

@@ -135,12 +135,14 @@ choose_all_bases(const struct plane *p, const unsigned char *in, unsigned char *
 
 /* ------------------------------------------------------------------------ encode */
 
+/* Each element may need an escape: encode() knows the size of a coded plane only at the end. */
 static size_t
 room(const struct kvt__plane_shape *shape)
 {
     struct plane p = plane_of(shape);
 
-    return p.escapes_at + p.n_groups * KVT__GROUP + KVT__ESCAPE_SLACK + p.bytes;
+    return shape->element == KVT__ELEMENT_BYTE ? 1 + p.bytes
+                                               : p.escapes_at + p.n_groups * KVT__GROUP;
 }
 
 static size_t
@@ -200,7 +202,8 @@ decode_rest(const struct kvt__lossless_form *form, const struct plane *p,
     size_t at = p->n / KVT__GROUP * KVT__GROUP;
 
     escapes = form->decode(p->split, in, 1, base + at % p->period, group, escapes, end);
-    memcpy(plane + at * p->split.bytes, group, (p->n - at) * p->split.bytes);
+    if (escapes)
+        memcpy(plane + at * p->split.bytes, group, (p->n - at) * p->split.bytes);
     return escapes;
 }
 

@@ -8,8 +8,8 @@
  * and the other bits of the element are copied.
  *
  * Each column of a plane has a base, the largest exponent that has a code.  code = base - exponent
- * if this is 0 to 6; otherwise the code is 7, and the top byte's exponent follows among the
- * escapes of the plane.  A group of 64 elements is stored as
+ * (modulo 256) if this is 0 to 6; otherwise the code is 7, and the top byte's exponent follows
+ * among the escapes of the plane.  A group of 64 elements is stored as
  *
  *   - 3 bit planes of the codes, the lowest bit first.  A bit plane is a little-endian word of 64
  *     bits; bit i belongs to element i;
@@ -27,7 +27,6 @@
 #define KVT__GROUP 64u      /* elements of a group */
 #define KVT__CODE_BITS 3u
 #define KVT__ESCAPE 7u      /* the code of an exponent without a code of its own */
-#define KVT__ESCAPE_SLACK 64u /* encode() writes up to so many bytes behind the escapes */
 
 /* How the elements of a type are divided. */
 struct kvt__split {
@@ -49,8 +48,8 @@ struct kvt__lossless_form {
     bool (*is_supported)(void);
 
     /* Encode n consecutive groups.  base: KVT__GROUP * n bases.  out: n * kvt__group_bytes() bytes.
-     * escapes: where the next escape belongs, with room for KVT__GROUP * n and KVT__ESCAPE_SLACK
-     * bytes.  Return the end of the escapes. */
+     * escapes: where the next escape belongs, with room for KVT__GROUP * n bytes; the function
+     * may write to all of this room.  Return the end of the escapes. */
     unsigned char *(*encode)(struct kvt__split split, const unsigned char *in, size_t n,
                              const unsigned char *base, unsigned char *out,
                              unsigned char *escapes);

@@ -161,6 +161,63 @@ outliers_cost_only_their_own_escapes(void **state)
     buffers_free(&b);
 }
 
+/* Fill a plane with elements that need escapes, except in the rows that choose the bases. */
+static void
+fill_with_escapes(const struct kvt__plane_shape *shape, unsigned char *plane)
+{
+    for (uint32_t i = 0; i < shape->n; i++)
+        put_element(shape->element, shape->n >= 64 && i / shape->row % 16 == 0 ? 8 : 0.001,
+                    plane + (size_t)i * kvt__element_bytes(shape->element));
+}
+
+/* The escapes fill the buffer: without a sample the bases are 0, and each element needs an escape.
+ * The address sanitizer watches the end of the buffer. */
+static void
+room_is_as_large_as_encode_needs(void **state)
+{
+    (void)state;
+    for (enum kvt__element e = KVT__ELEMENT_BF16; e < KVT__N_ELEMENTS; e++)
+        for (uint32_t n = 1; n < 64 * 1024; n = n < 70 ? n + 1 : n * 3) {
+            struct kvt__plane_shape shape = { .element = e, .row = 64, .n = n };
+            size_t room = kvt__codec_lossless.room(&shape);
+            struct buffers b = buffers_for(&shape);
+
+            fill_with_escapes(&shape, b.plane);
+            memset(b.expected, 0, room);
+            expect_restored(&shape, &b);
+            if (e == KVT__ELEMENT_BF16 && n == 63)
+                assert_int_equal(b.expected[room - 2], 127 - 10); /* the last element's escape */
+            buffers_free(&b);
+        }
+    struct kvt__plane_shape bytes = { .element = KVT__ELEMENT_BYTE, .row = 1, .n = 1000 };
+    assert_int_equal(kvt__codec_lossless.room(&bytes), 1001);
+}
+
+/* Random shapes and bytes; some planes have few different bytes. */
+static void
+random_planes_are_restored(void **state)
+{
+    uint64_t random = 7;
+
+    (void)state;
+    for (int round = 0; round < 2000; round++) {
+        struct kvt__plane_shape shape = {
+            .element = next_random(&random) % KVT__N_ELEMENTS,
+            .row = 1 + (uint32_t)(next_random(&random) % (round % 2 ? 300 : 8)),
+            .n = 1 + (uint32_t)(next_random(&random) % 3000),
+            .is_transposed = next_random(&random) % 2,
+            .n_layers = 1,
+        };
+        struct buffers b = buffers_for(&shape);
+        uint64_t kept = next_random(&random);
+
+        for (size_t i = 0; i < plane_bytes(&shape); i++)
+            b.plane[i] = (unsigned char)(next_random(&random) & kept >> i % 4 * 8);
+        expect_restored(&shape, &b);
+        buffers_free(&b);
+    }
+}
+
 static void
 the_codec_uses_the_fastest_form(void **state)
 {
@@ -187,6 +244,8 @@ main(void)
         cmocka_unit_test(any_bytes_are_restored),
         cmocka_unit_test(a_plane_of_escapes_is_stored_as_it_is),
         cmocka_unit_test(outliers_cost_only_their_own_escapes),
+        cmocka_unit_test(room_is_as_large_as_encode_needs),
+        cmocka_unit_test(random_planes_are_restored),
         cmocka_unit_test(the_codec_uses_the_fastest_form),
     };
 
