@@ -62,7 +62,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     size_t codec = data[0] / KVT__N_ELEMENTS % 3;
     struct kvt__plane_shape shape = { .element = data[0] % KVT__N_ELEMENTS, .row = 1 + data[1],
-                                      .n = 1 + (data[2] | (data[3] & 7u) << 8) };
+                                      .n = 1 + (data[2] | (data[3] & 7u) << 8),
+                                      .is_transposed = data[3] & 8, .n_layers = !(data[3] & 16) };
     size_t bytes = (size_t)shape.n * kvt__element_bytes(shape.element);
     unsigned char *plane = malloc(bytes), *other = malloc(bytes);
     unsigned char *in = malloc(size - 4 ? size - 4 : 1); /* a buffer without a byte to spare */

@@ -95,7 +95,8 @@ static int
 rig_open(struct rig *r, unsigned bits, bool quick)
 {
     *r = (struct rig){ .bits = bits, .n_rounds = quick ? 3 : BENCH_ROUNDS, .shape = {
-        .element = KVT__ELEMENT_BF16, .row = 1024, .n = quick ? 16 * 1024 : 256 * 1024 },
+        .element = KVT__ELEMENT_BF16, .row = 1024, .n = quick ? 16 * 1024 : 256 * 1024,
+        .n_layers = quick ? 1 : 32 },
         .n_planes = quick ? 2 : 64 };
     r->chunk_bytes = r->n_planes * r->shape.n * 2;
     r->room = (bits ? kvt__codec_kv8 : kvt__codec_lossless).room(&r->shape);

@@ -23,10 +23,30 @@ measure(const unsigned char *in, size_t n, float *min, float *max, bool *is_fini
     }
 }
 
+static void
+measure_groups(const unsigned char *in, size_t n, float *min, float *max, bool *is_finite)
+{
+    for (size_t i = 0, end; i < n; i = end) {
+        float low = kvt__load_bf16(in + 2 * i), high = low;
+
+        end = n - i < KVT__GROUP_TOKENS ? n : i + KVT__GROUP_TOKENS;
+        for (size_t k = i; k < end; k++) {
+            float x = kvt__load_bf16(in + 2 * k);
+
+            low = x < low ? x : low;
+            high = x > high ? x : high;
+            *is_finite = *is_finite && isfinite(x);
+        }
+        *min++ = low;
+        *max++ = high;
+    }
+}
+
 static uint8_t
 code_of(struct kvt__affine_row row, const unsigned char *in, size_t i, float most)
 {
-    float x = (kvt__load_bf16(in + 2 * i) - row.min[i]) * row.factor[i];
+    size_t g = i >> row.shift;
+    float x = (kvt__load_bf16(in + 2 * i) - row.min[g]) * row.factor[g];
 
     return (uint8_t)rintf(x < most ? x : most);
 }
@@ -49,10 +69,18 @@ encode4(struct kvt__affine_row row, const unsigned char *in, unsigned char *out)
 }
 
 static void
+store_code(struct kvt__affine_row row, unsigned char *out, size_t i, uint8_t code)
+{
+    size_t g = i >> row.shift;
+
+    kvt__store_bf16(out + 2 * i, fmaf(code, row.factor[g], row.min[g]));
+}
+
+static void
 decode8(struct kvt__affine_row row, const unsigned char *in, unsigned char *out)
 {
     for (size_t i = 0; i < row.n; i++)
-        kvt__store_bf16(out + 2 * i, fmaf(in[i], row.factor[i], row.min[i]));
+        store_code(row, out, i, in[i]);
 }
 
 static void
@@ -61,9 +89,10 @@ decode4(struct kvt__affine_row row, const unsigned char *in, unsigned char *out)
     for (size_t i = 0; i < row.n; i++) {
         uint8_t code = (uint8_t)(in[i / 2] >> 4 * (i % 2) & 15);
 
-        kvt__store_bf16(out + 2 * i, fmaf(code, row.factor[i], row.min[i]));
+        store_code(row, out, i, code);
     }
 }
 
-const struct kvt__affine_form kvt__affine_plain = { "plain C", is_supported, measure, encode8,
-                                                    encode4, decode8, decode4 };
+const struct kvt__affine_form kvt__affine_plain = {
+    "plain C", is_supported, measure, measure_groups, encode8, encode4, decode8, decode4,
+};

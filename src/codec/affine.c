@@ -2,9 +2,10 @@
  *
  * The codecs kv8 and kv4: minimum and scale of the groups, and the order of the parts.
  *
- * An encoded plane is a byte STORED and the plane; or a byte CODED and the rows, KVT__GROUP_ROWS at
- * a time: the minima of the columns, their scales, and the codes of each row.  Planes with NaN or
- * infinities, and of other types than bfloat16, are stored. */
+ * An encoded plane is a byte STORED and the plane; or a byte CODED and the strips.  A strip is up to
+ * KVT__GROUP_TOKENS rows of a plane.  If the plane is transposed, a strip is a single row, or all
+ * rows if each row consists of complete groups.  A strip consists of the minima of the strip's
+ * groups, the scales of the groups, and the codes of each row. */
 #include "codec/affine.h"
 
 #include <math.h>
@@ -15,24 +16,42 @@ enum { STORED, CODED };
 
 #define MIN_SCALE 0x1p-100f /* the inverse is finite */
 #define MAX_ELEMENT 0x1p127f /* half a scale above this number is finite */
-#define COLUMNS 1024u /* columns that are encoded or decoded together */
+#define COLUMNS 1024u /* columns that are encoded or decoded together; whole groups */
 
 struct plane {
     unsigned bits;
     size_t row, n_rows;
+    size_t strip_rows; /* rows of a strip; the last strip may have fewer rows */
+    unsigned shift;    /* column i belongs to group i >> shift */
+    size_t n_groups;   /* groups of a strip */
     size_t bytes;      /* of the plane */
     size_t code_bytes; /* of a row's codes */
     bool is_coded;     /* the shape allows codes */
 };
+
+/* Return the groups of n columns. */
+static size_t
+groups_of(const struct plane *p, size_t n)
+{
+    return (n + (1u << p->shift) - 1) >> p->shift;
+}
 
 static struct plane
 plane_of(unsigned bits, const struct kvt__plane_shape *shape)
 {
     struct plane p = { .bits = bits, .row = shape->row, .n_rows = shape->n / shape->row };
 
+    p.is_coded = shape->n_layers && shape->element == KVT__ELEMENT_BF16 &&
+                 shape->n % shape->row == 0;
+    if (shape->is_transposed && p.row % KVT__GROUP_TOKENS == 0) { /* the rows form one long row */
+        p.row *= p.n_rows;
+        p.n_rows = 1;
+    }
+    p.strip_rows = shape->is_transposed ? 1 : KVT__GROUP_TOKENS;
+    p.shift = shape->is_transposed ? KVT__GROUP_SHIFT : 0;
+    p.n_groups = groups_of(&p, p.row);
     p.bytes = (size_t)shape->n * kvt__element_bytes(shape->element);
     p.code_bytes = (p.row * bits + 7) / 8;
-    p.is_coded = shape->element == KVT__ELEMENT_BF16 && shape->n % shape->row == 0;
     return p;
 }
 
@@ -40,9 +59,9 @@ plane_of(unsigned bits, const struct kvt__plane_shape *shape)
 static size_t
 coded_bytes(const struct plane *p)
 {
-    size_t n_groups = (p->n_rows + KVT__GROUP_ROWS - 1) / KVT__GROUP_ROWS;
+    size_t n_strips = (p->n_rows + p->strip_rows - 1) / p->strip_rows;
 
-    return 1 + n_groups * 4 * p->row + p->n_rows * p->code_bytes;
+    return 1 + n_strips * 4 * p->n_groups + p->n_rows * p->code_bytes;
 }
 
 /* A plane is stored if codes need more bytes. */
@@ -68,6 +87,8 @@ static bool
 choose_scale(unsigned bits, float *min, float max, float *inverse, unsigned char *min_at,
              unsigned char *scale_at)
 {
+    *min += 0.0f; /* -0 becomes 0 */
+    max += 0.0f;
     float scale = (max - *min) / (float)((1u << bits) - 1);
     uint32_t up = (kvt__bits_of_float(scale) + 0xffff) & ~UINT32_C(0xffff);
 
@@ -78,32 +99,49 @@ choose_scale(unsigned bits, float *min, float max, float *inverse, unsigned char
     return max < MAX_ELEMENT && isfinite(scale) && (scale >= MIN_SCALE || scale == 0);
 }
 
-/* Encode some columns of a group of rows.  in, codes: the first row's first element and code.
- * min_at: where the minima belong; the scales follow p->row columns behind. */
+/* Find the minima and maxima of the groups of n columns of a strip.  False: an element is NaN or
+ * infinite. */
 static bool
-encode_columns(const struct kvt__affine_form *form, const struct plane *p,
-               const unsigned char *in, size_t n_rows, size_t n, unsigned char *min_at,
-               unsigned char *codes)
+measure(const struct kvt__affine_form *form, const struct plane *p, const unsigned char *in,
+        size_t n_rows, size_t n, float *min, float *max)
 {
-    float min[COLUMNS], max[COLUMNS], inverse[COLUMNS];
     bool is_finite = true;
 
+    if (p->shift) {
+        form->measure_groups(in, n, min, max, &is_finite);
+        return is_finite;
+    }
     for (size_t i = 0; i < n; i++) {
         min[i] = INFINITY;
         max[i] = -INFINITY;
     }
     for (size_t r = 0; r < n_rows; r++)
         form->measure(in + r * p->row * 2, n, min, max, &is_finite);
-    for (size_t i = 0; is_finite && i < n; i++)
-        is_finite = choose_scale(p->bits, &min[i], max[i], &inverse[i], min_at + 2 * i,
-                                 min_at + 2 * (p->row + i));
-    for (size_t r = 0; is_finite && r < n_rows; r++) {
-        struct kvt__affine_row row = { min, inverse, n };
+    return is_finite;
+}
+
+/* Encode n columns of a strip.  in, codes: the first row's first element and code.  min_at: where
+ * the minima belong; the scales follow p->n_groups groups behind. */
+static bool
+encode_columns(const struct kvt__affine_form *form, const struct plane *p,
+               const unsigned char *in, size_t n_rows, size_t n, unsigned char *min_at,
+               unsigned char *codes)
+{
+    float min[COLUMNS], max[COLUMNS], inverse[COLUMNS];
+
+    if (!measure(form, p, in, n_rows, n, min, max))
+        return false;
+    for (size_t g = 0; g < groups_of(p, n); g++)
+        if (!choose_scale(p->bits, &min[g], max[g], &inverse[g], min_at + 2 * g,
+                          min_at + 2 * (p->n_groups + g)))
+            return false;
+    for (size_t r = 0; r < n_rows; r++) {
+        struct kvt__affine_row row = { min, inverse, n, p->shift };
 
         (p->bits == 8 ? form->encode8 : form->encode4)(row, in + r * p->row * 2,
                                                        codes + r * p->code_bytes);
     }
-    return is_finite;
+    return true;
 }
 
 size_t
@@ -118,21 +156,21 @@ kvt__affine_encode(const struct kvt__affine_form *form, unsigned bits,
         return store_plane(&p, plane, out);
     out[0] = CODED;
     for (size_t first = 0, n_rows; first < p.n_rows; first += n_rows) {
-        n_rows = p.n_rows - first < KVT__GROUP_ROWS ? p.n_rows - first : KVT__GROUP_ROWS;
+        n_rows = p.n_rows - first < p.strip_rows ? p.n_rows - first : p.strip_rows;
         for (size_t c = 0, n; c < p.row; c += n) {
             n = p.row - c < COLUMNS ? p.row - c : COLUMNS;
-            if (!encode_columns(form, &p, plane + (first * p.row + c) * 2, n_rows, n, to + 2 * c,
-                                to + 4 * p.row + c * bits / 8))
+            if (!encode_columns(form, &p, plane + (first * p.row + c) * 2, n_rows, n,
+                                to + 2 * (c >> p.shift), to + 4 * p.n_groups + c * bits / 8))
                 return store_plane(&p, plane, out);
         }
-        to += 4 * p.row + n_rows * p.code_bytes;
+        to += 4 * p.n_groups + n_rows * p.code_bytes;
     }
     return (size_t)(to - out);
 }
 
 /* ------------------------------------------------------------------------ decode */
 
-/* Decode some columns of a group of rows.  Arguments as of encode_columns(). */
+/* Decode n columns of a strip.  Arguments as of encode_columns(). */
 static bool
 decode_columns(const struct kvt__affine_form *form, const struct plane *p,
                const unsigned char *min_at, const unsigned char *codes, size_t n_rows, size_t n,
@@ -140,14 +178,14 @@ decode_columns(const struct kvt__affine_form *form, const struct plane *p,
 {
     float min[COLUMNS], scale[COLUMNS];
 
-    for (size_t i = 0; i < n; i++) {
-        min[i] = kvt__load_bf16(min_at + 2 * i);
-        scale[i] = kvt__load_bf16(min_at + 2 * (p->row + i));
-        if (!isfinite(min[i]) || !isfinite(scale[i])) /* NaN would differ between the forms */
+    for (size_t g = 0; g < groups_of(p, n); g++) {
+        min[g] = kvt__load_bf16(min_at + 2 * g);
+        scale[g] = kvt__load_bf16(min_at + 2 * (p->n_groups + g));
+        if (!isfinite(min[g]) || !isfinite(scale[g])) /* NaN would differ between the forms */
             return false;
     }
     for (size_t r = 0; r < n_rows; r++) {
-        struct kvt__affine_row row = { min, scale, n };
+        struct kvt__affine_row row = { min, scale, n, p->shift };
 
         (p->bits == 8 ? form->decode8 : form->decode4)(row, codes + r * p->code_bytes,
                                                        out + r * p->row * 2);
@@ -161,7 +199,7 @@ kvt__affine_decode(const struct kvt__affine_form *form, unsigned bits,
                    unsigned char *plane)
 {
     struct plane p = plane_of(bits, shape);
-    const unsigned char *from = in + 1;
+    const unsigned char *from;
 
     if (n_bytes == 1 + p.bytes && in[0] == STORED) {
         memcpy(plane, in + 1, p.bytes);
@@ -169,15 +207,17 @@ kvt__affine_decode(const struct kvt__affine_form *form, unsigned bits,
     }
     if (!p.is_coded || n_bytes != coded_bytes(&p) || in[0] != CODED)
         return false;
+    from = in + 1;
     for (size_t first = 0, n_rows; first < p.n_rows; first += n_rows) {
-        n_rows = p.n_rows - first < KVT__GROUP_ROWS ? p.n_rows - first : KVT__GROUP_ROWS;
+        n_rows = p.n_rows - first < p.strip_rows ? p.n_rows - first : p.strip_rows;
         for (size_t c = 0, n; c < p.row; c += n) {
             n = p.row - c < COLUMNS ? p.row - c : COLUMNS;
-            if (!decode_columns(form, &p, from + 2 * c, from + 4 * p.row + c * bits / 8, n_rows,
-                                n, plane + (first * p.row + c) * 2))
+            if (!decode_columns(form, &p, from + 2 * (c >> p.shift),
+                                from + 4 * p.n_groups + c * bits / 8, n_rows, n,
+                                plane + (first * p.row + c) * 2))
                 return false;
         }
-        from += 4 * p.row + n_rows * p.code_bytes;
+        from += 4 * p.n_groups + n_rows * p.code_bytes;
     }
     return true;
 }

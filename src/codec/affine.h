@@ -2,7 +2,8 @@
  *
  * Internal interface of the codecs kv8 and kv4.
  *
- * Elements are quantised in groups: one column of up to KVT__GROUP_ROWS rows.  A group has a
+ * Elements are quantised in groups: one channel of up to KVT__GROUP_TOKENS tokens.  The plane's
+ * shape says where the channel is, in a column or in a row.  A group has a
  * minimum and a scale, both in bfloat16; a code is the nearest whole number of scales above the
  * minimum.  The minimum is not above any element of the group, and the scale is rounded up, so each
  * element is within the range of the codes, and the error is at most half a scale plus the rounding
@@ -18,14 +19,17 @@
 #include <stdint.h>
 #include <string.h>
 
-#define KVT__GROUP_ROWS 64u
+#define KVT__GROUP_SHIFT 6u
+#define KVT__GROUP_TOKENS (1u << KVT__GROUP_SHIFT)
 
-/* The groups of one row, n columns each.  For the encoder `factor` is 1 / scale, for the decoder
- * the scale. */
+/* The groups of the n columns of one row.  Column i belongs to group i >> shift: shift is 0, or
+ * KVT__GROUP_SHIFT for a row of a transposed plane.  For the encoder `factor` is 1 / scale, for the
+ * decoder the scale. */
 struct kvt__affine_row {
     const float *min;
     const float *factor;
     size_t n;
+    unsigned shift;
 };
 
 /* A form of the functions, for some processors.  Elements are bfloat16. */
@@ -34,8 +38,13 @@ struct kvt__affine_form {
     bool (*is_supported)(void);
 
     /* Enter a row into the minimum and maximum of each column.  Set *is_finite to false if an
-     * element is NaN or infinite. */
+     * element is NaN or infinite.  Zeros are equal: any of them may be a minimum or maximum. */
     void (*measure)(const unsigned char *in, size_t n, float *min, float *max, bool *is_finite);
+
+    /* Set the minimum and maximum of each KVT__GROUP_TOKENS consecutive elements of n, and
+     * *is_finite as measure() does.  The last group may be shorter. */
+    void (*measure_groups)(const unsigned char *in, size_t n, float *min, float *max,
+                           bool *is_finite);
 
     /* Encode and decode a row.  Codes of 4 bits: column 2 i is in the low bits of byte i. */
     void (*encode8)(struct kvt__affine_row row, const unsigned char *in, unsigned char *out);

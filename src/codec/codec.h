@@ -59,8 +59,8 @@ struct kvt__codec {
 };
 
 /* lossless restores each bit.  kv8 and kv4 are lossy, with 8 or 4 bits an element and 32 bits for
- * each column of 64 rows; for types other than bfloat16 and for planes with NaN or infinities they
- * restore each bit, and save nothing. */
+ * each channel of 64 tokens.  For types other than bfloat16, for planes without a known structure,
+ * and for planes with NaN or infinities, kv8 and kv4 restore each bit and save nothing. */
 extern const struct kvt__codec kvt__codec_lossless, kvt__codec_kv8, kvt__codec_kv4;
 
 #endif

@@ -61,24 +61,23 @@ expect_agreement(const struct kvt__plane_shape *shape, unsigned bits, struct buf
     return n;
 }
 
-/* Check column c of the rows [first, end): the error is at most half a scale, and the rounding of
- * scale and element to bfloat16. */
+/* Check the n elements first, first + step, ... of a group: the error is at most half a scale, and
+ * the rounding of scale and element to bfloat16. */
 static void
-expect_small_errors(const struct kvt__plane_shape *shape, unsigned bits, const struct buffers *b,
-                    size_t c, size_t first, size_t end)
+expect_small_errors(unsigned bits, const struct buffers *b, size_t first, size_t step, size_t n)
 {
     float min = INFINITY, max = -INFINITY;
 
-    for (size_t r = first; r < end; r++) {
-        float x = kvt__load_bf16(b->plane + 2 * (r * shape->row + c));
+    for (size_t i = 0; i < n; i++) {
+        float x = kvt__load_bf16(b->plane + 2 * (first + i * step));
 
         min = fminf(min, x);
         max = fmaxf(max, x);
     }
     float scale = (max - min) / (float)((1u << bits) - 1);
-    for (size_t r = first; r < end; r++) {
-        float x = kvt__load_bf16(b->plane + 2 * (r * shape->row + c));
-        float y = kvt__load_bf16(b->decoded + 2 * (r * shape->row + c));
+    for (size_t i = 0; i < n; i++) {
+        float x = kvt__load_bf16(b->plane + 2 * (first + i * step));
+        float y = kvt__load_bf16(b->decoded + 2 * (first + i * step));
 
         assert_true(fabsf(x - y) <= 0.51f * scale + fmaxf(fabsf(min), fabsf(max)) / 256);
     }
@@ -88,12 +87,16 @@ static void
 expect_all_errors_small(const struct kvt__plane_shape *shape, unsigned bits,
                         const struct buffers *b)
 {
-    size_t n_rows = shape->n / shape->row;
+    size_t row = shape->row, n_rows = shape->n / row;
+    size_t n_tokens = shape->is_transposed ? row : n_rows;
+    size_t n_channels = shape->is_transposed ? n_rows : row;
 
-    for (size_t c = 0; c < shape->row; c++)
-        for (size_t r = 0; r < n_rows; r += KVT__GROUP_ROWS)
-            expect_small_errors(shape, bits, b, c, r, r + KVT__GROUP_ROWS < n_rows
-                                                    ? r + KVT__GROUP_ROWS : n_rows);
+    for (size_t c = 0; c < n_channels; c++)
+        for (size_t t = 0; t < n_tokens; t += KVT__GROUP_TOKENS)
+            expect_small_errors(bits, b, shape->is_transposed ? c * row + t : t * row + c,
+                                shape->is_transposed ? 1 : row,
+                                n_tokens - t < KVT__GROUP_TOKENS ? n_tokens - t
+                                                                 : KVT__GROUP_TOKENS);
 }
 
 static void
@@ -103,24 +106,51 @@ errors_are_at_most_half_a_scale(void **state)
     static const uint32_t n_rows[] = { 8, 32, 63, 64, 65, 130 };
 
     (void)state;
-    for (size_t k = 0; k < 2; k++)
+    for (size_t k = 0; k < 4; k++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
             for (size_t n = 0; n < sizeof n_rows / sizeof *n_rows; n++) {
                 struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = rows[r],
-                                                  .n = rows[r] * n_rows[n] };
+                                                  .n = rows[r] * n_rows[n], .n_layers = 1,
+                                                  .is_transposed = k >= 2 };
                 struct buffers b = buffers_for(&shape);
 
                 fill_plane(&shape, r * 31 + n, b.plane);
-                expect_agreement(&shape, bits_of[k], &b);
-                expect_all_errors_small(&shape, bits_of[k], &b);
+                size_t bytes = expect_agreement(&shape, bits_of[k % 2], &b);
+                expect_all_errors_small(&shape, bits_of[k % 2], &b);
+                assert_true(k < 2 || rows[r] < 8 || bytes <= plane_bytes(&shape));
                 buffers_free(&b);
             }
+}
+
+/* K of vLLM on CPUs: a block has a row of 128 tokens for each channel. */
+static void
+a_group_of_a_transposed_plane_is_64_tokens_of_a_channel(void **state)
+{
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = 128 * 256,
+                                      .n_layers = 1, .is_transposed = true };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    for (uint32_t i = 0; i < shape.n; i++) /* only numbers of different groups are far apart */
+        put_element(shape.element, i / 64 % 7 * 100 + i % 64 * 0.25, b.plane + 2 * i);
+    assert_int_equal(expect_agreement(&shape, 8, &b), 1 + 256 * 128 + 256 * 2 * 4);
+    expect_all_errors_small(&shape, 8, &b);
+    assert_int_equal(expect_agreement(&shape, 4, &b), 1 + 256 * 64 + 256 * 2 * 4);
+    expect_all_errors_small(&shape, 4, &b);
+    shape.row = 16; /* each row is a short group */
+    assert_int_equal(expect_agreement(&shape, 8, &b), 1 + 2048 * 16 + 2048 * 4);
+    shape.row = 80; /* each row is a group and a short group */
+    shape.n = 80 * 100;
+    assert_int_equal(expect_agreement(&shape, 4, &b), 1 + 100 * 40 + 100 * 2 * 4);
+    expect_all_errors_small(&shape, 4, &b);
+    buffers_free(&b);
 }
 
 static void
 chunks_become_smaller_as_promised(void **state)
 {
-    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1024, .n = 256 * 1024 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1024, .n = 256 * 1024,
+                                      .n_layers = 1 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -133,7 +163,8 @@ chunks_become_smaller_as_promised(void **state)
 static void
 constant_columns_are_restored(void **state)
 {
-    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 48, .n = 48 * 100 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 48, .n = 48 * 100,
+                                      .n_layers = 1 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -153,7 +184,8 @@ constant_columns_are_restored(void **state)
 static void
 extreme_ranges_are_restored(void **state)
 {
-    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 32, .n = 32 * 64 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 32, .n = 32 * 64,
+                                      .n_layers = 1 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -174,7 +206,8 @@ extreme_ranges_are_restored(void **state)
 static void
 finite_numbers_stay_finite(void **state)
 {
-    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1, .n = 64 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1, .n = 64,
+                                      .n_layers = 1 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -194,7 +227,8 @@ static void
 nan_and_infinities_are_restored(void **state)
 {
     static const uint16_t values[] = { 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x7f81 };
-    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 40, .n = 40 * 64 };
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 40, .n = 40 * 64,
+                                      .n_layers = 1 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -202,8 +236,10 @@ nan_and_infinities_are_restored(void **state)
         for (uint32_t at = 0; at < shape.n; at += 797) {
             fill_plane(&shape, v, b.plane);
             memcpy(b.plane + 2 * at, &values[v], 2);
-            for (size_t k = 0; k < 2; k++) {
-                expect_agreement(&shape, bits_of[k], &b);
+            for (size_t k = 0; k < 4; k++) {
+                shape.is_transposed = k >= 2;
+                assert_int_equal(expect_agreement(&shape, bits_of[k % 2], &b),
+                                 plane_bytes(&shape) + 1);
                 assert_memory_equal(b.decoded, b.plane, plane_bytes(&shape));
             }
         }
@@ -215,11 +251,13 @@ other_types_are_restored(void **state)
 {
     (void)state;
     for (enum kvt__element e = 0; e < KVT__N_ELEMENTS; e++) {
-        struct kvt__plane_shape shape = { .element = e, .row = 64, .n = 64 * 64 };
+        struct kvt__plane_shape shape = { .element = e, .row = 64, .n = 64 * 64,
+                                      .n_layers = 1 };
         struct buffers b = buffers_for(&shape);
 
         if (e == KVT__ELEMENT_BF16)
             shape.n -= 1; /* an incomplete row */
+        shape.is_transposed = e % 2;
         fill_plane(&shape, e, b.plane);
         for (size_t k = 0; k < 2; k++) {
             assert_int_equal(expect_agreement(&shape, bits_of[k], &b), plane_bytes(&shape) + 1);
@@ -230,9 +268,55 @@ other_types_are_restored(void **state)
 }
 
 static void
-planes_that_were_never_encoded_are_refused(void **state)
+planes_without_structure_are_restored(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 64 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    fill_plane(&shape, 2, b.plane);
+    for (size_t k = 0; k < 4; k++) {
+        shape.is_transposed = k >= 2;
+        assert_int_equal(expect_agreement(&shape, bits_of[k % 2], &b), plane_bytes(&shape) + 1);
+        assert_memory_equal(b.decoded, b.plane, plane_bytes(&shape));
+    }
+    buffers_free(&b);
+}
+
+/* Subnormal numbers and zeros of both signs, in any order: all forms find the same scales. */
+static void
+forms_agree_about_small_numbers(void **state)
+{
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 144, .n = 144 * 130,
+                                      .n_layers = 1 };
+    struct buffers b = buffers_for(&shape);
+    uint64_t random = 3;
+
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        uint16_t mask = round % 4 ? 0x8000 : 0x807f; /* zeros, or subnormal numbers */
+
+        for (uint32_t i = 0; i < shape.n; i++) {
+            uint16_t x = (uint16_t)(next_random(&random) & mask);
+
+            if (next_random(&random) % 64 < (uint64_t)round % 8)
+                x = (uint16_t)(0x3f80 | next_random(&random) % 2 << 15);
+            memcpy(b.plane + 2 * i, &x, 2);
+        }
+        for (size_t k = 0; k < 4; k++) {
+            shape.is_transposed = k >= 2;
+            expect_agreement(&shape, bits_of[k % 2], &b);
+            expect_all_errors_small(&shape, bits_of[k % 2], &b);
+        }
+    }
+    buffers_free(&b);
+}
+
+static void
+planes_that_were_never_encoded_are_refused(void **state)
+{
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 64,
+                                      .n_layers = 1 };
     struct buffers b = buffers_for(&shape);
 
     (void)state;
@@ -264,12 +348,15 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_are_at_most_half_a_scale),
+        cmocka_unit_test(a_group_of_a_transposed_plane_is_64_tokens_of_a_channel),
         cmocka_unit_test(chunks_become_smaller_as_promised),
         cmocka_unit_test(constant_columns_are_restored),
         cmocka_unit_test(extreme_ranges_are_restored),
         cmocka_unit_test(finite_numbers_stay_finite),
         cmocka_unit_test(nan_and_infinities_are_restored),
         cmocka_unit_test(other_types_are_restored),
+        cmocka_unit_test(planes_without_structure_are_restored),
+        cmocka_unit_test(forms_agree_about_small_numbers),
         cmocka_unit_test(planes_that_were_never_encoded_are_refused),
     };
 
