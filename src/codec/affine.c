@@ -230,6 +230,8 @@ kvt__affine_forms(void)
     static const struct kvt__affine_form *const all[] = {
 #ifdef __x86_64__
         &kvt__affine_avx512, &kvt__affine_avx2,
+#elif defined(__aarch64__)
+        &kvt__affine_neon,
 #endif
         &kvt__affine_plain, NULL,
     };

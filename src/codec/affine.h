@@ -53,7 +53,8 @@ struct kvt__affine_form {
     void (*decode4)(struct kvt__affine_row row, const unsigned char *in, unsigned char *out);
 };
 
-extern const struct kvt__affine_form kvt__affine_plain, kvt__affine_avx2, kvt__affine_avx512;
+extern const struct kvt__affine_form kvt__affine_plain, kvt__affine_avx2, kvt__affine_avx512,
+    kvt__affine_neon;
 
 /* Return all forms of this build that the processor supports, the fastest first; NULL ends the
  * list. */
