@@ -45,7 +45,8 @@ load_avx2(const unsigned char *in)
 AVX2_STEP __m256
 numbers_avx2(struct kvt__affine_row row, const float *numbers, size_t i)
 {
-    return row.shift ? _mm256_set1_ps(numbers[i >> KVT__GROUP_SHIFT]) : _mm256_loadu_ps(numbers + i);
+    return row.shift ? _mm256_set1_ps(numbers[i >> KVT__GROUP_SHIFT])
+                     : _mm256_loadu_ps(numbers + i);
 }
 
 /* Decode 8 codes and store the elements. */
@@ -220,7 +221,8 @@ load_avx512(const unsigned char *in)
 AVX512_STEP __m512
 numbers_avx512(struct kvt__affine_row row, const float *numbers, size_t i)
 {
-    return row.shift ? _mm512_set1_ps(numbers[i >> KVT__GROUP_SHIFT]) : _mm512_loadu_ps(numbers + i);
+    return row.shift ? _mm512_set1_ps(numbers[i >> KVT__GROUP_SHIFT])
+                     : _mm512_loadu_ps(numbers + i);
 }
 
 /* Decode 16 codes and store the elements. */

@@ -2,9 +2,9 @@
  *
  * The codecs kv8 and kv4: minimum and scale of the groups, and the order of the parts.
  *
- * An encoded plane is a byte STORED and the plane; or a byte CODED and the strips.  A strip is up to
- * KVT__GROUP_TOKENS rows of a plane.  If the plane is transposed, a strip is a single row, or all
- * rows if each row consists of complete groups.  A strip consists of the minima of the strip's
+ * An encoded plane is a byte STORED and the plane; or a byte CODED and the strips.  A strip is up
+ * to KVT__GROUP_TOKENS rows of a plane.  If the plane is transposed, a strip is a single row, or
+ * all rows if each row consists of complete groups.  A strip consists of the minima of the strip's
  * groups, the scales of the groups, and the codes of each row. */
 #include "codec/affine.h"
 

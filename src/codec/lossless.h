@@ -7,9 +7,10 @@
  * mantissa and the exponent to the top.  Of the top byte the exponent becomes a code of 3 bits,
  * and the other bits of the element are copied.
  *
- * Each column of a plane has a base, the largest exponent that has a code.  code = base - exponent
- * (modulo 256) if this is 0 to 6; otherwise the code is 7, and the top byte's exponent follows
- * among the escapes of the plane.  A group of 64 elements is stored as
+ * Each column of a plane, or each span of a row if the plane is transposed, has a base: the largest
+ * exponent that has a code.  code = base - exponent (modulo 256) if this is 0 to 6; otherwise the
+ * code is 7, and the top byte's exponent follows among the escapes of the plane.  A group of 64
+ * elements is stored as
  *
  *   - 3 bit planes of the codes, the lowest bit first.  A bit plane is a little-endian word of 64
  *     bits; bit i belongs to element i;

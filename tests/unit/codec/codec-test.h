@@ -75,13 +75,14 @@ put_element(enum kvt__element element, double x, unsigned char *at)
         at[b] = (unsigned char)(bits >> 8 * b);
 }
 
-/* Fill a plane: each column of the rows has a scale of its own. */
+/* Fill a plane: each channel has a scale of its own. */
 static inline void
 fill_plane(const struct kvt__plane_shape *shape, uint64_t seed, unsigned char *plane)
 {
     for (uint32_t i = 0; i < shape->n; i++) {
-        uint64_t column = seed + i % shape->row, value = seed * 7919 + i;
-        double scale = ldexp(1, (int)(next_random(&column) % 6) - 4);
+        uint64_t channel = seed + (shape->is_transposed ? i / shape->row : i % shape->row);
+        uint64_t value = seed * 7919 + i;
+        double scale = ldexp(1, (int)(next_random(&channel) % 6) - 4);
 
         put_element(shape->element, next_normal(&value) * scale,
                     plane + (size_t)i * kvt__element_bytes(shape->element));

@@ -78,6 +78,9 @@ planes_of_kv_become_smaller(void **state)
         struct kvt__plane_shape shape = { .element = e, .row = 1024, .n = 256 * 1024 };
 
         assert_true(ratio(&shape, 1) >= at_least[e]);
+        shape.is_transposed = true;
+        shape.row = 128;
+        assert_true(ratio(&shape, 1) >= at_least[e]);
     }
 }
 
@@ -95,6 +98,8 @@ shapes_of_all_sizes_are_restored(void **state)
                                                   .n = rows[r] * n_rows[n] };
 
                 ratio(&shape, r * 31 + n);
+                shape.is_transposed = true;
+                ratio(&shape, r * 31 + n);
             }
 }
 
@@ -105,6 +110,8 @@ incomplete_rows_are_restored(void **state)
     for (uint32_t n = 1; n < 300; n++) {
         struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = n };
 
+        ratio(&shape, n);
+        shape.is_transposed = true;
         ratio(&shape, n);
     }
 }
@@ -161,6 +168,26 @@ outliers_cost_only_their_own_escapes(void **state)
     buffers_free(&b);
 }
 
+/* Each row has exponents of its own: one base for 128 or 64 elements of the row suffices. */
+static void
+rows_of_a_transposed_plane_need_no_escapes(void **state)
+{
+    static const uint32_t rows[] = { 64, 128, 192, 256 };
+
+    (void)state;
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        uint32_t row = rows[r], span = row % 128 ? 64 : 128;
+        struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = row, .n = row * 90,
+                                          .is_transposed = true };
+        struct buffers b = buffers_for(&shape);
+
+        for (uint32_t i = 0; i < shape.n; i++)
+            put_element(shape.element, ldexp(1, (int)(i / row) - (int)(i % 7)), b.plane + 2 * i);
+        assert_int_equal(expect_restored(&shape, &b), 1 + shape.n / span + shape.n / 64 * 88);
+        buffers_free(&b);
+    }
+}
+
 /* Fill a plane with elements that need escapes, except in the rows that choose the bases. */
 static void
 fill_with_escapes(const struct kvt__plane_shape *shape, unsigned char *plane)
@@ -178,7 +205,8 @@ room_is_as_large_as_encode_needs(void **state)
     (void)state;
     for (enum kvt__element e = KVT__ELEMENT_BF16; e < KVT__N_ELEMENTS; e++)
         for (uint32_t n = 1; n < 64 * 1024; n = n < 70 ? n + 1 : n * 3) {
-            struct kvt__plane_shape shape = { .element = e, .row = 64, .n = n };
+            struct kvt__plane_shape shape = { .element = e, .row = 64, .n = n,
+                                              .is_transposed = n % 4 == 2 };
             size_t room = kvt__codec_lossless.room(&shape);
             struct buffers b = buffers_for(&shape);
 
@@ -244,6 +272,7 @@ main(void)
         cmocka_unit_test(any_bytes_are_restored),
         cmocka_unit_test(a_plane_of_escapes_is_stored_as_it_is),
         cmocka_unit_test(outliers_cost_only_their_own_escapes),
+        cmocka_unit_test(rows_of_a_transposed_plane_need_no_escapes),
         cmocka_unit_test(room_is_as_large_as_encode_needs),
         cmocka_unit_test(random_planes_are_restored),
         cmocka_unit_test(the_codec_uses_the_fastest_form),
