@@ -202,6 +202,34 @@ extreme_ranges_are_restored(void **state)
     buffers_free(&b);
 }
 
+/* The smallest scale, the largest maximum, and the smallest plane with codes. */
+static void
+limits_of_codes(void **state)
+{
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1, .n = 64,
+                                      .n_layers = 1 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    memset(b.plane, 0, plane_bytes(&shape));
+    for (size_t k = 0; k < 2; k++) {
+        put_element(shape.element, ldexp((1 << bits_of[k]) - 1, -100), b.plane);
+        assert_int_equal(expect_agreement(&shape, bits_of[k], &b), 1 + 4 + 64);
+        put_element(shape.element, ldexp((1 << bits_of[k]) - 1, -101), b.plane);
+        assert_int_equal(expect_agreement(&shape, bits_of[k], &b), 1 + 128);
+        put_element(shape.element, ldexp(255, 119), b.plane);
+        assert_int_equal(expect_agreement(&shape, bits_of[k], &b), 1 + 4 + 64);
+        put_element(shape.element, ldexp(1, 127), b.plane);
+        assert_int_equal(expect_agreement(&shape, bits_of[k], &b), 1 + 128);
+    }
+    memset(b.plane, 0, plane_bytes(&shape));
+    shape.n = 5;
+    assert_int_equal(expect_agreement(&shape, 8, &b), 1 + 4 + 5);
+    shape.n = 4;
+    assert_int_equal(expect_agreement(&shape, 8, &b), 1 + 8);
+    buffers_free(&b);
+}
+
 /* Half a scale above the largest number of bfloat16 would be rounded to infinity. */
 static void
 finite_numbers_stay_finite(void **state)
@@ -352,6 +380,7 @@ main(void)
         cmocka_unit_test(chunks_become_smaller_as_promised),
         cmocka_unit_test(constant_columns_are_restored),
         cmocka_unit_test(extreme_ranges_are_restored),
+        cmocka_unit_test(limits_of_codes),
         cmocka_unit_test(finite_numbers_stay_finite),
         cmocka_unit_test(nan_and_infinities_are_restored),
         cmocka_unit_test(other_types_are_restored),

@@ -188,6 +188,79 @@ rows_of_a_transposed_plane_need_no_escapes(void **state)
     }
 }
 
+/* Return the escapes of a channel with n elements, `step` apart, and the best base: at most 9 less
+ * than the largest exponent. */
+static uint32_t
+fewest_escapes(const unsigned char *plane, size_t step, uint32_t n)
+{
+    uint32_t counts[256] = { 0 }, largest = 0, fewest = n;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t exponent = (uint32_t)(plane[2 * i * step + 1] & 0x7f) << 1
+                          | plane[2 * i * step] >> 7;
+
+        counts[exponent]++;
+        largest = exponent > largest ? exponent : largest;
+    }
+    for (uint32_t base = largest; base + 10 > largest; base--) {
+        uint32_t escapes = n;
+
+        for (uint32_t code = 0; code < 7; code++)
+            escapes -= counts[base - code];
+        fewest = escapes < fewest ? escapes : fewest;
+    }
+    return fewest;
+}
+
+/* The exponents of a channel are spread so far that the choice of the base matters. */
+static void
+bases_have_the_fewest_escapes(void **state)
+{
+    uint64_t random = 11;
+
+    (void)state;
+    for (int round = 0; round < 40; round++) {
+        bool is_transposed = round % 2;
+        uint32_t n_tokens = is_transposed ? 128 : 64, n_channels = is_transposed ? 40 : 64;
+        struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16,
+                                          .row = is_transposed ? n_tokens : n_channels,
+                                          .n = n_tokens * n_channels,
+                                          .is_transposed = is_transposed };
+        size_t escapes = 0;
+        struct buffers b = buffers_for(&shape);
+
+        for (uint32_t i = 0; i < shape.n; i++) {
+            int a = (int)(next_random(&random) % (uint64_t)(6 + round % 3));
+            int c = (int)(next_random(&random) % (uint64_t)(3 + round % 4));
+
+            put_element(shape.element, ldexp(1, a + (a < 3 ? 0 : c) - 20), b.plane + 2 * i);
+        }
+        for (uint32_t c = 0; c < n_channels; c++)
+            escapes += is_transposed ? fewest_escapes(b.plane + 2 * c * n_tokens, 1, n_tokens)
+                                     : fewest_escapes(b.plane + 2 * c, n_channels, n_tokens);
+        assert_in_range(escapes, 1, shape.n / 2);
+        assert_int_equal(expect_restored(&shape, &b),
+                         1 + n_channels + shape.n / 64 * 88 + escapes);
+        buffers_free(&b);
+    }
+}
+
+/* Columns have bases of their own if the plane has at least 16 times as many elements as bases. */
+static void
+small_planes_have_few_bases(void **state)
+{
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = 128 * 16 };
+    struct buffers b = buffers_for(&shape);
+
+    (void)state;
+    for (uint32_t i = 0; i < shape.n; i++)
+        put_element(shape.element, ldexp(1, i % 128 < 64 ? 0 : 20), b.plane + 2 * i);
+    assert_int_equal(expect_restored(&shape, &b), 1 + 128 + shape.n / 64 * 88);
+    shape.n -= 64;
+    assert_int_equal(expect_restored(&shape, &b), 1 + 64 + shape.n / 64 * 88 + 16 * 64);
+    buffers_free(&b);
+}
+
 /* Fill a plane with elements that need escapes, except in the rows that choose the bases. */
 static void
 fill_with_escapes(const struct kvt__plane_shape *shape, unsigned char *plane)
@@ -273,6 +346,8 @@ main(void)
         cmocka_unit_test(a_plane_of_escapes_is_stored_as_it_is),
         cmocka_unit_test(outliers_cost_only_their_own_escapes),
         cmocka_unit_test(rows_of_a_transposed_plane_need_no_escapes),
+        cmocka_unit_test(bases_have_the_fewest_escapes),
+        cmocka_unit_test(small_planes_have_few_bases),
         cmocka_unit_test(room_is_as_large_as_encode_needs),
         cmocka_unit_test(random_planes_are_restored),
         cmocka_unit_test(the_codec_uses_the_fastest_form),
