@@ -50,6 +50,7 @@ expect_agreement(const struct kvt__plane_shape *shape, unsigned bits, struct buf
         unsigned char *exact = malloc(n);
 
         assert_non_null(exact);
+        memset(b->encoded, 0xa5, n);
         assert_int_equal(kvt__affine_encode(*form, bits, shape, b->plane, b->encoded), n);
         assert_memory_equal(b->encoded, b->expected, n);
         memcpy(exact, b->encoded, n);

@@ -43,6 +43,7 @@ expect_restored(const struct kvt__plane_shape *shape, struct buffers *b)
         unsigned char *exact = malloc(n);
 
         assert_non_null(exact);
+        memset(b->encoded, 0xa5, n);
         memset(b->decoded, 0xa5, plane_bytes(shape));
         assert_int_equal(kvt__lossless_encode(*form, shape, b->plane, b->encoded), n);
         assert_memory_equal(b->encoded, b->expected, n);
@@ -245,6 +246,34 @@ bases_have_the_fewest_escapes(void **state)
     }
 }
 
+/* Behind 64 samples of each column the plane has half a row. */
+static void
+a_column_has_at_most_64_samples(void **state)
+{
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128,
+                                      .n = 128 * 64 + 64 };
+
+    (void)state;
+    assert_true(ratio(&shape, 5) > 1.3);
+}
+
+static void
+a_coded_plane_has_at_most_the_bytes_of_the_plane(void **state)
+{
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 16 };
+    struct buffers b = buffers_for(&shape);
+    uint32_t n_escapes = 2 * shape.n - (1 + 64 + 16 * 88);
+
+    (void)state;
+    for (uint32_t i = 0; i < shape.n; i++)
+        put_element(shape.element, i < shape.n - n_escapes ? 1 : 1e-10, b.plane + 2 * i);
+    assert_int_equal(expect_restored(&shape, &b), plane_bytes(&shape));
+    assert_int_equal(b.expected[0], 1);
+    put_element(shape.element, 1e-10, b.plane + 2 * (shape.n - n_escapes - 1));
+    assert_int_equal(expect_restored(&shape, &b), plane_bytes(&shape) + 1);
+    buffers_free(&b);
+}
+
 /* Columns have bases of their own if the plane has at least 16 times as many elements as bases. */
 static void
 small_planes_have_few_bases(void **state)
@@ -347,6 +376,8 @@ main(void)
         cmocka_unit_test(outliers_cost_only_their_own_escapes),
         cmocka_unit_test(rows_of_a_transposed_plane_need_no_escapes),
         cmocka_unit_test(bases_have_the_fewest_escapes),
+        cmocka_unit_test(a_column_has_at_most_64_samples),
+        cmocka_unit_test(a_coded_plane_has_at_most_the_bytes_of_the_plane),
         cmocka_unit_test(small_planes_have_few_bases),
         cmocka_unit_test(room_is_as_large_as_encode_needs),
         cmocka_unit_test(random_planes_are_restored),
