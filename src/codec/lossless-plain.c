@@ -46,8 +46,8 @@ encode_group(struct kvt__split split, const unsigned char *in, const unsigned ch
             *escapes++ = exponent;
         }
         uint32_t bits = code | (uint32_t)top[i] << KVT__CODE_BITS;
-        for (uint32_t p = 0; p < n_planes; p++)
-            planes[p] |= (uint64_t)(bits >> p & 1) << i;
+        for (uint32_t b = 0; b < n_planes; b++)
+            planes[b] |= (uint64_t)(bits >> b & 1) << i;
     }
     for (uint32_t p = 0; p < n_planes; p++)
         store_word(out + p * 8, planes[p]);
