@@ -36,7 +36,7 @@ class Hook:
         """Write the hashes of the blocks of ios; if `good` is given, only of chunks for
         which good(index of the io, index of the chunk) is true."""
         for at, (group, chunks, blocks, _) in enumerate(ios):
-            block_bytes, per_chunk, bases, stride = self._groups[group]
+            _, per_chunk, bases, stride = self._groups[group]
             ids = array("i")
             ids.frombytes(blocks)
             for chunk in range(len(chunks) // CHUNK_BYTES):
@@ -49,9 +49,13 @@ class Hook:
                 for number, block in enumerate(mine):
                     if block <= 0:
                         continue
-                    digest = hashlib.sha256()
-                    for base in bases:
-                        digest.update(ctypes.string_at(base + block * stride,
-                                                       block_bytes))
-                    self._file.write("%s %s %d %d %s\n" % (
-                        what, head, group, number, digest.hexdigest()))
+                    self.record_block(what, head, group, number,
+                                      [base + block * stride for base in bases])
+
+    def record_block(self, what, head, group, number, addresses):
+        """addresses: the block in each layer of the group."""
+        digest = hashlib.sha256()
+        for address in addresses:
+            digest.update(ctypes.string_at(address, self._groups[group][0]))
+        self._file.write("%s %s %d %d %s\n" % (
+            what, head, group, number, digest.hexdigest()))
