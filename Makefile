@@ -49,6 +49,10 @@ bench-replay: all
 	$(BUILD)/kvtier replay --scale 1024 --set remote_url=fs://$$dir \
 	    --set max_local_cpu_size=0.25 --set max_remote_size=2 --json "$(TRACE)"
 
+# The table of docs/codecs.md, with a real vLLM: two engines for each codec.
+quality: all
+	bench/quality/run.py
+
 demo:
 	./demo.sh
 
@@ -112,6 +116,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-all bench-awscrt bench-libraries bench-lmcache bench-lookup bench-replay bench-sharing \
-    bench-vllm bench-weights crash demo programs test test-all test-aarch64 vllm-versions e2e \
-    lmcache s3 wheel-test deb deb-test mutants soak install clean
+.PHONY: all bench bench-all bench-awscrt bench-libraries bench-lmcache bench-lookup bench-replay \
+    bench-sharing bench-vllm bench-weights crash demo programs quality test test-all test-aarch64 \
+    vllm-versions e2e lmcache s3 wheel-test deb deb-test mutants soak install clean
