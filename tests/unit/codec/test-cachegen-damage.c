@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Planes of cachegen that are cut, extended or changed: no form accesses memory outside of the
+ * buffers (the address sanitizer watches), and all forms agree whether a plane can be decoded. */
+#include "codec-test.h"
+
+#include "codec/cachegen.h"
+
+#define ROW 96
+#define N_ROWS 70
+
+static const struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = ROW,
+                                               .n = ROW * N_ROWS + 3, .n_layers = 32 };
+
+/* Offsets in the encoded plane; cachegen.h describes the parts. */
+#define MAXIMA 1
+#define BITS (MAXIMA + 2 * (N_ROWS + 1))
+#define CLASSES (BITS + 1)
+#define TABLES (CLASSES + ROW * 3 / 8)
+
+struct fixture {
+    unsigned char *encoded, *plane, *other;
+    size_t n;
+};
+
+static int
+setup(void **state)
+{
+    static struct fixture f;
+
+    f = (struct fixture){ malloc(kvt__codec_cachegen.room(&shape)), malloc(plane_bytes(&shape)),
+                          malloc(plane_bytes(&shape)), 0 };
+    fill_plane(&shape, 9, f.plane);
+    put_element(shape.element, INFINITY, f.plane + 2 * (5 * ROW + 7)); /* a raw token */
+    f.n = kvt__codec_cachegen.encode(&shape, f.plane, f.encoded);
+    assert_int_equal(f.encoded[0], 1);
+    assert_int_equal(f.encoded[BITS], 3);
+    *state = &f;
+    return 0;
+}
+
+static int
+teardown(void **state)
+{
+    struct fixture *f = *state;
+
+    free(f->encoded);
+    free(f->plane);
+    free(f->other);
+    return 0;
+}
+
+/* Decode n bytes by each form, from a buffer without a byte to spare.  All forms must agree. */
+static bool
+decodes(struct fixture *f, const unsigned char *bytes, size_t n)
+{
+    unsigned char *exact = malloc(n ? n : 1);
+    bool is_plane = false, first = true;
+
+    memcpy(exact, bytes, n);
+    for (const struct kvt__cachegen_form *const *form = kvt__cachegen_forms(); *form; form++) {
+        bool result = kvt__cachegen_decode(*form, &shape, exact, n, first ? f->plane : f->other);
+
+        if (!first) {
+            assert_int_equal(result, is_plane);
+            if (result)
+                assert_memory_equal(f->other, f->plane, plane_bytes(&shape));
+        }
+        is_plane = result;
+        first = false;
+    }
+    free(exact);
+    return is_plane;
+}
+
+static void
+every_cut_is_found(void **state)
+{
+    struct fixture *f = *state;
+
+    for (size_t n = 0; n < f->n; n++)
+        assert_false(decodes(f, f->encoded, n));
+    assert_true(decodes(f, f->encoded, f->n));
+}
+
+static void
+bytes_behind_the_end_are_found(void **state)
+{
+    struct fixture *f = *state;
+
+    for (size_t n = 1; n < 100; n++)
+        assert_false(decodes(f, f->encoded, f->n + n));
+}
+
+static void
+every_other_first_byte_is_found(void **state)
+{
+    struct fixture *f = *state;
+
+    for (int first = 0; first < 256; first++) {
+        f->encoded[0] = (unsigned char)first;
+        assert_int_equal(decodes(f, f->encoded, f->n), first == 1);
+    }
+}
+
+/* A changed maximum is valid if the number is; all other parts must fit together. */
+static void
+changed_bits_stay_in_bounds(void **state)
+{
+    struct fixture *f = *state;
+
+    for (size_t at = 0; at < f->n; at += at < TABLES + 600 ? 1 : 5)
+        for (int bit = 0; bit < 8; bit++) {
+            f->encoded[at] ^= (unsigned char)(1 << bit);
+            decodes(f, f->encoded, f->n);
+            f->encoded[at] ^= (unsigned char)(1 << bit);
+        }
+}
+
+static void
+changed_words_of_the_stream_are_found(void **state)
+{
+    struct fixture *f = *state;
+    size_t n_found = 0, n = 0;
+
+    for (size_t at = f->n - 2000; at < f->n; at += 10, n++) {
+        f->encoded[at] ^= 0x10;
+        n_found += !decodes(f, f->encoded, f->n);
+        f->encoded[at] ^= 0x10;
+    }
+    assert_int_equal(n_found, n); /* no checksum, but all states must end at the least state */
+}
+
+static void
+maxima_that_no_encoder_writes_are_found(void **state)
+{
+    static const uint32_t wrong[] = { 0x7f81, 0x7fff, 0x8000, 0xff80, 0x0001, 27 * 128 - 1 };
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        uint32_t was = kvt__load_word16(f->encoded + MAXIMA + 40);
+
+        kvt__store_word16(f->encoded + MAXIMA + 40, wrong[i]);
+        assert_false(decodes(f, f->encoded, f->n));
+        kvt__store_word16(f->encoded + MAXIMA + 40, was);
+    }
+}
+
+static void
+wrong_tables_are_found(void **state)
+{
+    struct fixture *f = *state;
+    unsigned char first = f->encoded[TABLES], last = f->encoded[TABLES + 1];
+    static const unsigned char ranges[][2] = { { 5, 4 }, { 0, 31 }, { 31, 31 }, { 255, 255 },
+                                               { 0, 255 } };
+
+    assert_true(first <= last && last <= 30);
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++) {
+        memcpy(f->encoded + TABLES, ranges[i], 2);
+        assert_false(decodes(f, f->encoded, f->n));
+    }
+    f->encoded[TABLES] = first;
+    f->encoded[TABLES + 1] = last;
+    for (int x = 0; x < 256; x++) {
+        unsigned char was = f->encoded[TABLES + 2]; /* the sum of the frequencies changes */
+
+        f->encoded[TABLES + 2] = (unsigned char)x;
+        assert_int_equal(decodes(f, f->encoded, f->n), x == was);
+        f->encoded[TABLES + 2] = was;
+    }
+    for (int bits = 0; bits < 256; bits++) {
+        f->encoded[BITS] = (unsigned char)bits;
+        assert_int_equal(decodes(f, f->encoded, f->n), bits == 3);
+    }
+}
+
+static void
+random_bytes_stay_in_bounds(void **state)
+{
+    struct fixture *f = *state;
+    uint64_t random = 1;
+
+    for (int round = 0; round < 2000; round++) {
+        size_t at = next_random(&random) % f->n, n = 1 + next_random(&random) % 8;
+        unsigned char was[8];
+
+        n = n < f->n - at ? n : f->n - at;
+        memcpy(was, f->encoded + at, n);
+        for (size_t i = 0; i < n; i++)
+            f->encoded[at + i] = (unsigned char)next_random(&random);
+        decodes(f, f->encoded, f->n);
+        memcpy(f->encoded + at, was, n);
+    }
+}
+
+static void
+planes_of_other_shapes_are_never_coded(void **state)
+{
+    struct kvt__plane_shape other = shape;
+    struct fixture *f = *state;
+
+    other.n_layers = 0;
+    assert_false(kvt__codec_cachegen.decode(&other, f->encoded, f->n, f->plane));
+    other.n_layers = 32;
+    other.element = KVT__ELEMENT_BYTE;
+    assert_false(kvt__codec_cachegen.decode(&other, f->encoded, f->n, f->plane));
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_cut_is_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(bytes_behind_the_end_are_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(every_other_first_byte_is_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(changed_bits_stay_in_bounds, setup, teardown),
+        cmocka_unit_test_setup_teardown(changed_words_of_the_stream_are_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(maxima_that_no_encoder_writes_are_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(wrong_tables_are_found, setup, teardown),
+        cmocka_unit_test_setup_teardown(random_bytes_stay_in_bounds, setup, teardown),
+        cmocka_unit_test_setup_teardown(planes_of_other_shapes_are_never_coded, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
