@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "codec/affine.h"
+#include "codec/cachegen.h"
 #include "codec/codec.h"
 #include "codec/lossless.h"
 
@@ -34,18 +35,44 @@ encode_again(const struct kvt__codec *codec, const struct kvt__plane_shape *shap
     free(decoded);
 }
 
-/* Decode by each form of a codec into `plane`, then `other`.  bits: 0 for the lossless codec. */
+enum { LOSSLESS, KV8, KV4, CACHEGEN, N_CODECS };
+
+static size_t
+count_forms(size_t codec)
+{
+    size_t n = 0;
+
+    while (codec == LOSSLESS   ? !!kvt__lossless_forms()[n]
+           : codec == CACHEGEN ? !!kvt__cachegen_forms()[n]
+                               : !!kvt__affine_forms()[n])
+        n++;
+    return n;
+}
+
 static bool
-decode_by_all(unsigned bits, const struct kvt__plane_shape *shape, const unsigned char *in,
+decode_by(size_t codec, size_t form, const struct kvt__plane_shape *shape,
+          const unsigned char *in, size_t n, unsigned char *plane)
+{
+    switch (codec) {
+    case LOSSLESS:
+        return kvt__lossless_decode(kvt__lossless_forms()[form], shape, in, n, plane);
+    case CACHEGEN:
+        return kvt__cachegen_decode(kvt__cachegen_forms()[form], shape, in, n, plane);
+    default:
+        return kvt__affine_decode(kvt__affine_forms()[form], codec == KV8 ? 8 : 4, shape, in, n,
+                                  plane);
+    }
+}
+
+/* Decode by each form of a codec into `plane`, then `other`. */
+static bool
+decode_by_all(size_t codec, const struct kvt__plane_shape *shape, const unsigned char *in,
               size_t n, unsigned char *plane, unsigned char *other, size_t bytes)
 {
-    bool is_plane = bits ? kvt__affine_decode(&kvt__affine_plain, bits, shape, in, n, plane)
-                         : kvt__lossless_decode(&kvt__lossless_plain, shape, in, n, plane);
+    bool is_plane = decode_by(codec, 0, shape, in, n, plane);
 
-    for (size_t i = 0; bits ? !!kvt__affine_forms()[i] : !!kvt__lossless_forms()[i]; i++) {
-        expect(is_plane ==
-               (bits ? kvt__affine_decode(kvt__affine_forms()[i], bits, shape, in, n, other)
-                     : kvt__lossless_decode(kvt__lossless_forms()[i], shape, in, n, other)));
+    for (size_t form = 1; form < count_forms(codec); form++) {
+        expect(is_plane == decode_by(codec, form, shape, in, n, other));
         expect(!is_plane || !memcmp(plane, other, bytes));
     }
     return is_plane;
@@ -54,23 +81,24 @@ decode_by_all(unsigned bits, const struct kvt__plane_shape *shape, const unsigne
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const struct kvt__codec *const codecs[] = { &kvt__codec_lossless, &kvt__codec_kv8,
-                                                       &kvt__codec_kv4 };
-    static const unsigned bits[] = { 0, 8, 4 };
+    static const struct kvt__codec *const codecs[N_CODECS] = {
+        &kvt__codec_lossless, &kvt__codec_kv8, &kvt__codec_kv4, &kvt__codec_cachegen };
 
     if (size < 4)
         return 0;
-    size_t codec = data[0] / KVT__N_ELEMENTS % 3;
-    struct kvt__plane_shape shape = { .element = data[0] % KVT__N_ELEMENTS, .row = 1 + data[1],
-                                      .n = 1 + (data[2] | (data[3] & 7u) << 8),
-                                      .is_transposed = data[3] & 8, .n_layers = !(data[3] & 16) };
+    size_t codec = data[0] / KVT__N_ELEMENTS % N_CODECS;
+    struct kvt__plane_shape shape = {
+        .element = data[0] % KVT__N_ELEMENTS, .row = 1 + data[1],
+        .n = 1 + (data[2] | (data[3] & 7u) << 8), .is_transposed = data[3] & 8,
+        .is_value = data[3] & 16, .layer = data[3] & 32 ? 31 : 0, .n_layers = data[3] & 64 ? 0 : 32,
+    };
     size_t bytes = (size_t)shape.n * kvt__element_bytes(shape.element);
     unsigned char *plane = malloc(bytes), *other = malloc(bytes);
     unsigned char *in = malloc(size - 4 ? size - 4 : 1); /* a buffer without a byte to spare */
 
     expect(plane && other && in);
     memcpy(in, data + 4, size - 4);
-    if (decode_by_all(bits[codec], &shape, in, size - 4, plane, other, bytes))
+    if (decode_by_all(codec, &shape, in, size - 4, plane, other, bytes))
         encode_again(codecs[codec], &shape, plane, bytes);
     free(plane);
     free(other);

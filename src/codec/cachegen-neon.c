@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The codec cachegen with NEON: the quantiser.  NEON has no lookup in tables of 1024 entries, so the
- * entropy coder is in plain C.  The last elements, too few for a register, are left to plain C
+ * The codec cachegen with NEON: the quantiser.  NEON has no lookup in tables of 1024 entries, so
+ * the entropy coder is in plain C.  The last elements, too few for a register, are left to plain C
  * too. */
 #include "codec/cachegen.h"
 

@@ -31,7 +31,7 @@
  *   stream      words of 16 bits, up to the end of the encoded plane
  *
  * Entropy coder.  Element i of the plane, in the plane's order, belongs to rANS state number
- * i % 32.  Elements of raw tokens have symbols too, of any value.  The decoder reads the states, and
+ * i % 32.  Elements of raw tokens have symbols too, of any value.  The decoder reads the states and
  * decodes the elements in order.  With state x, the slot is x % 1024; the element's symbol is the
  * symbol s with start(s) <= slot < start(s) + frequency(s), where start(s) is the sum of the
  * frequencies below s.  The next state is y = frequency(s) * (x / 1024) + slot - start(s).  If y is

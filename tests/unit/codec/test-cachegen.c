@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cachegen: the error of each element is at most half a step of CacheGen's quantiser, encoded planes
- * are near the entropy of the symbols, all forms of this processor produce equal bytes, and
+ * cachegen: the error of each element is at most half a step of the quantiser of CacheGen, encoded
+ * planes are near the entropy of the symbols, all forms of this processor produce equal bytes, and
  * elements that cannot be quantised are restored bit for bit. */
 #include "codec-test.h"
 
