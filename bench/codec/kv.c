@@ -93,3 +93,29 @@ kv_column_entropy(const struct kvt__plane_shape *shape, size_t n_planes, const u
         }
     return sum / ((double)n_planes * shape->row);
 }
+
+static float
+number(uint16_t element)
+{
+    uint32_t bits = (uint32_t)element << 16;
+    float x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+double
+kv_symbol_entropy(const struct kvt__plane_shape *shape, unsigned c, const uint16_t *plane)
+{
+    uint32_t counts[256] = { 0 };
+
+    for (size_t at = 0; at < shape->n; at += shape->row) {
+        float max = 0;
+
+        for (size_t i = 0; i < shape->row; i++)
+            max = fmaxf(max, fabsf(number(plane[at + i])));
+        for (size_t i = 0; i < shape->row; i++)
+            counts[(int)rintf(number(plane[at + i]) * ((float)c / max) + (float)c)]++;
+    }
+    return entropy(counts);
+}

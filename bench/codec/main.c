@@ -13,15 +13,21 @@
 #include "bench.h"
 #include "cli.h"
 #include "codec/affine.h"
+#include "codec/cachegen.h"
 #include "codec/codec.h"
 #include "codec/lossless.h"
 #include "common.h"
 #include "kv.h"
 #include "libraries.h"
 
+enum codec { LOSSLESS, KV8, KV4, CACHEGEN };
+
+static const struct kvt__codec *const codecs[] = { &kvt__codec_lossless, &kvt__codec_kv8,
+                                                   &kvt__codec_kv4, &kvt__codec_cachegen };
+
 struct rig {
-    unsigned bits; /* of kv8 and kv4; 0: lossless */
-    size_t form;   /* the fastest is number 0 */
+    enum codec codec;
+    size_t form; /* the fastest is number 0 */
     struct kvt__plane_shape shape;
     size_t n_planes, n_rounds, chunk_bytes, room;
     uint16_t *chunk;
@@ -36,36 +42,70 @@ plane_bytes(const struct rig *r)
     return r->chunk_bytes / r->n_planes;
 }
 
+/* Return the shape of plane number p: K and V of each layer. */
+static struct kvt__plane_shape
+shape_of(const struct rig *r, size_t p)
+{
+    struct kvt__plane_shape shape = r->shape;
+
+    shape.layer = (uint32_t)p / 2;
+    shape.is_value = p % 2;
+    shape.n_layers = (uint32_t)r->n_planes / 2;
+    return shape;
+}
+
 /* Return the name of a form of the rig's codec; NULL: there are fewer forms. */
 static const char *
 form_name(const struct rig *r, size_t form)
 {
-    if (r->bits)
+    switch (r->codec) {
+    case LOSSLESS:
+        return kvt__lossless_forms()[form] ? kvt__lossless_forms()[form]->name : NULL;
+    case CACHEGEN:
+        return kvt__cachegen_forms()[form] ? kvt__cachegen_forms()[form]->name : NULL;
+    default:
         return kvt__affine_forms()[form] ? kvt__affine_forms()[form]->name : NULL;
-    return kvt__lossless_forms()[form] ? kvt__lossless_forms()[form]->name : NULL;
+    }
 }
 
 static size_t
-encode_plane(const struct rig *r, const unsigned char *plane, unsigned char *out)
+encode_plane(const struct rig *r, size_t p, const unsigned char *plane, unsigned char *out)
 {
-    return r->bits ? kvt__affine_encode(kvt__affine_forms()[r->form], r->bits, &r->shape, plane,
-                                        out)
-                   : kvt__lossless_encode(kvt__lossless_forms()[r->form], &r->shape, plane, out);
+    struct kvt__plane_shape shape = shape_of(r, p);
+
+    switch (r->codec) {
+    case LOSSLESS:
+        return kvt__lossless_encode(kvt__lossless_forms()[r->form], &shape, plane, out);
+    case CACHEGEN:
+        return kvt__cachegen_encode(kvt__cachegen_forms()[r->form], &shape, plane, out);
+    default:
+        return kvt__affine_encode(kvt__affine_forms()[r->form], r->codec == KV8 ? 8 : 4, &shape,
+                                  plane, out);
+    }
 }
 
 static bool
-decode_plane(const struct rig *r, const unsigned char *in, size_t n, unsigned char *plane)
+decode_plane(const struct rig *r, size_t p, const unsigned char *in, size_t n,
+             unsigned char *plane)
 {
-    return r->bits ? kvt__affine_decode(kvt__affine_forms()[r->form], r->bits, &r->shape, in, n,
-                                        plane)
-                   : kvt__lossless_decode(kvt__lossless_forms()[r->form], &r->shape, in, n, plane);
+    struct kvt__plane_shape shape = shape_of(r, p);
+
+    switch (r->codec) {
+    case LOSSLESS:
+        return kvt__lossless_decode(kvt__lossless_forms()[r->form], &shape, in, n, plane);
+    case CACHEGEN:
+        return kvt__cachegen_decode(kvt__cachegen_forms()[r->form], &shape, in, n, plane);
+    default:
+        return kvt__affine_decode(kvt__affine_forms()[r->form], r->codec == KV8 ? 8 : 4, &shape,
+                                  in, n, plane);
+    }
 }
 
 static int
 encode(struct rig *r)
 {
     for (size_t p = 0; p < r->n_planes; p++)
-        r->sizes[p] = encode_plane(r, (unsigned char *)r->chunk + p * plane_bytes(r),
+        r->sizes[p] = encode_plane(r, p, (unsigned char *)r->chunk + p * plane_bytes(r),
                                    r->encoded + p * r->room);
     return 0;
 }
@@ -74,7 +114,7 @@ static int
 decode(struct rig *r)
 {
     for (size_t p = 0; p < r->n_planes; p++)
-        if (!decode_plane(r, r->encoded + p * r->room, r->sizes[p],
+        if (!decode_plane(r, p, r->encoded + p * r->room, r->sizes[p],
                           r->copy + p * plane_bytes(r))) {
             fprintf(stderr, "kvtier-bench: a plane cannot be decoded\n");
             return CLI_NEGATIVE;
@@ -92,14 +132,15 @@ rig_close(struct rig *r)
 }
 
 static int
-rig_open(struct rig *r, unsigned bits, bool quick)
+rig_open(struct rig *r, enum codec codec, bool quick)
 {
-    *r = (struct rig){ .bits = bits, .n_rounds = quick ? 3 : BENCH_ROUNDS, .shape = {
+    *r = (struct rig){ .codec = codec, .n_rounds = quick ? 3 : BENCH_ROUNDS, .shape = {
         .element = KVT__ELEMENT_BF16, .row = 1024, .n = quick ? 16 * 1024 : 256 * 1024,
         .n_layers = quick ? 1 : 32 },
         .n_planes = quick ? 2 : 64 };
     r->chunk_bytes = r->n_planes * r->shape.n * 2;
-    r->room = (bits ? kvt__codec_kv8 : kvt__codec_lossless).room(&r->shape);
+    struct kvt__plane_shape shape = shape_of(r, 0);
+    r->room = codecs[codec]->room(&shape);
     r->chunk = malloc(r->chunk_bytes);
     r->copy = malloc(r->chunk_bytes);
     r->encoded = malloc(r->n_planes * r->room);
@@ -112,7 +153,7 @@ rig_open(struct rig *r, unsigned bits, bool quick)
     memset(r->copy, 0, r->chunk_bytes);
     encode(r);
     int code = decode(r);
-    if (!code && !bits && memcmp(r->copy, r->chunk, r->chunk_bytes)) {
+    if (!code && codec == LOSSLESS && memcmp(r->copy, r->chunk, r->chunk_bytes)) {
         fprintf(stderr, "kvtier-bench: WRONG BYTES: the decoded chunk differs\n");
         code = CLI_NEGATIVE;
     }
@@ -243,7 +284,7 @@ measure(struct rig *r, enum what what, bench_step_fn step, struct bench_result *
     out->limit = bench_median(plain, r->n_rounds);
     out->ratio = bench_median(ratios, r->n_rounds);
     code = measure_forms(r, step, out);
-    return code || r->bits ? code : measure_libraries(r, what, out);
+    return code || r->codec != LOSSLESS ? code : measure_libraries(r, what, out);
 }
 
 static int
@@ -277,18 +318,43 @@ case_size(struct rig *r, struct bench_result *out)
     return measure_libraries(r, SIZE, out);
 }
 
+/* Compare the ratio of sizes with the bound of a code with one table for each plane, that needs no
+ * bytes for tables and maxima. */
+static int
+case_cachegen_size(struct rig *r, struct bench_result *out)
+{
+    double bits = 0;
+    size_t encoded = 0;
+
+    for (size_t p = 0; p < r->n_planes; p++) {
+        struct kvt__plane_shape shape = shape_of(r, p);
+
+        encoded += r->sizes[p];
+        bits += kv_symbol_entropy(&shape, kvt__cachegen_c(&shape), r->chunk + p * shape.n);
+    }
+    out->unit = "times";
+    out->value = (double)r->chunk_bytes / (double)encoded;
+    out->limit = 16 / (bits / (double)r->n_planes);
+    out->ratio = out->value / out->limit;
+    bench_add_figure(out, "plane_entropy", bits / (double)r->n_planes);
+    return 0;
+}
+
 static const struct {
     const char *name;
-    unsigned bits;
+    enum codec codec;
     int (*run)(struct rig *r, struct bench_result *out);
 } cases[] = {
-    { "codec.lossless.size", 0, case_size },
-    { "codec.lossless.encode", 0, case_encode },
-    { "codec.lossless.decode", 0, case_decode },
-    { "codec.kv8.encode", 8, case_encode },
-    { "codec.kv8.decode", 8, case_decode },
-    { "codec.kv4.encode", 4, case_encode },
-    { "codec.kv4.decode", 4, case_decode },
+    { "codec.lossless.size", LOSSLESS, case_size },
+    { "codec.lossless.encode", LOSSLESS, case_encode },
+    { "codec.lossless.decode", LOSSLESS, case_decode },
+    { "codec.kv8.encode", KV8, case_encode },
+    { "codec.kv8.decode", KV8, case_decode },
+    { "codec.kv4.encode", KV4, case_encode },
+    { "codec.kv4.decode", KV4, case_decode },
+    { "codec.cachegen.size", CACHEGEN, case_cachegen_size },
+    { "codec.cachegen.encode", CACHEGEN, case_encode },
+    { "codec.cachegen.decode", CACHEGEN, case_decode },
 };
 
 static int
@@ -297,7 +363,7 @@ run(size_t i, bool quick)
     struct bench_result result = { .threads = 1 };
     struct rig r;
 
-    int code = rig_open(&r, cases[i].bits, quick);
+    int code = rig_open(&r, cases[i].codec, quick);
     if (!code)
         code = cases[i].run(&r, &result);
     rig_close(&r);

@@ -14,6 +14,7 @@ cases='file.write file.read file.read.threads file.cpu file.retrieve
     lookup.builtin lookup.sha256_cbor index.bytes index.find index.store index.processes
     codec.lossless.size codec.lossless.encode codec.lossless.decode
     codec.kv8.encode codec.kv8.decode codec.kv4.encode codec.kv4.decode
+    codec.cachegen.size codec.cachegen.encode codec.cachegen.decode
     open.index scan.warm scan.cold
     gds.write gds.read gds.scan gds.scan.cold'
 s3_cases='s3.get s3.put s3.get.tls s3.put.tls s3.get.rate s3.head s3.memory'
