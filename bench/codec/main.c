@@ -135,8 +135,7 @@ static int
 rig_open(struct rig *r, enum codec codec, bool quick)
 {
     *r = (struct rig){ .codec = codec, .n_rounds = quick ? 3 : BENCH_ROUNDS, .shape = {
-        .element = KVT__ELEMENT_BF16, .row = 1024, .n = quick ? 16 * 1024 : 256 * 1024,
-        .n_layers = quick ? 1 : 32 },
+        .element = KVT__ELEMENT_BF16, .row = 1024, .n = quick ? 16 * 1024 : 256 * 1024 },
         .n_planes = quick ? 2 : 64 };
     r->chunk_bytes = r->n_planes * r->shape.n * 2;
     struct kvt__plane_shape shape = shape_of(r, 0);

@@ -39,6 +39,7 @@ static const struct {
     [KVT__SERDE_LOSSLESS] = { "lossless", &kvt__codec_lossless, false },
     [KVT__SERDE_KV8] = { "kv8", &kvt__codec_kv8, true },
     [KVT__SERDE_KV4] = { "kv4", &kvt__codec_kv4, true },
+    [KVT__SERDE_CACHEGEN] = { "cachegen", &kvt__codec_cachegen, true },
 };
 
 const char *

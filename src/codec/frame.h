@@ -15,6 +15,7 @@ enum kvt__serde {
     KVT__SERDE_LOSSLESS,
     KVT__SERDE_KV8,
     KVT__SERDE_KV4,
+    KVT__SERDE_CACHEGEN,
     KVT__N_SERDES,
 };
 
