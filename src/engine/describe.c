@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/sized.h"
+#include "codec/dtype.h"
 #include "conf/conf.h"
 #include "engine/private.h"
 
@@ -204,28 +205,13 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
     return start_hashes(e, config);
 }
 
-/* A type of elements: LMCache's names and codes, and the type for codecs.  vLLM's FP8 caches are
- * uint8 for LMCache. */
-static const struct dtype {
-    const char *name;
-    uint32_t code, bytes;
-    enum kvt__element element;
-} dtypes[] = {
-    { "uint8", 6, 1, KVT__ELEMENT_E4M3 },      { "half", 2, 2, KVT__ELEMENT_F16 },
-    { "bfloat16", 3, 2, KVT__ELEMENT_BF16 },   { "float", 4, 4, KVT__ELEMENT_F32 },
-    { "double", 5, 8, KVT__ELEMENT_BYTE },     { "fp8_e4m3fn", 7, 1, KVT__ELEMENT_E4M3 },
-    { "fp8_e5m2", 8, 1, KVT__ELEMENT_E5M2 },
-};
-
-/* Return the type of the engine's KV; uint8 if the name is not in the table. */
-static const struct dtype *
+/* Return the type of the engine's KV; uint8 if kvtier does not know the name. */
+static const struct kvt__dtype *
 dtype_of(const struct kvt_engine *e)
 {
-    size_t i = 0;
+    const struct kvt__dtype *dtype = kvt__dtype_named(e->kv_dtype);
 
-    for (size_t k = 0; k < sizeof dtypes / sizeof *dtypes; k++)
-        i = strcmp(e->kv_dtype, dtypes[k].name) ? i : k;
-    return &dtypes[i];
+    return dtype ? dtype : kvt__dtype_named("uint8");
 }
 
 /* Return the shape of a group's chunk as headers of files describe the shape. */
@@ -233,7 +219,7 @@ static struct kvt__shape
 shape_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
 {
     const struct kvt__view *view = &e->groups[group].view;
-    const struct dtype *dtype = dtype_of(e);
+    const struct kvt__dtype *dtype = dtype_of(e);
 
     if (view->opaque)
         return (struct kvt__shape){ .format = 4, .dtype = 6,
@@ -248,7 +234,7 @@ shape_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
 /* Return the shape of a chunk of copied blocks for codecs.  Without a known packing, a plane is a
  * layer of a block. */
 static struct kvt__chunk_shape
-opaque_layout(const struct kvt__group *group, const struct dtype *dtype, uint32_t n_blocks)
+opaque_layout(const struct kvt__group *group, const struct kvt__dtype *dtype, uint32_t n_blocks)
 {
     const struct kvt__view *view = &group->view;
     uint64_t head_block = (uint64_t)view->block_tokens * view->head_bytes;
@@ -274,7 +260,7 @@ layout_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
 {
     const struct kvt__group *g = &e->groups[group];
     const struct kvt__view *view = &g->view;
-    const struct dtype *dtype = dtype_of(e);
+    const struct kvt__dtype *dtype = dtype_of(e);
 
     if (view->opaque)
         return opaque_layout(g, dtype, kvt__view_blocks(view, n_tokens));
