@@ -3,7 +3,9 @@
  * Fuzz target: the file tier reads a chunk's file and its attribute with arbitrary bytes.  An
  * input is { flags: 1 byte, requested payload: 2, n: 1, attribute: n bytes, file }.  With flags,
  * the target sets the correct checksums that guard the other fields, or enlarges the file so that
- * the tier reads the file without the page cache. */
+ * the tier reads the file without the page cache.  kvt_file_parse() reads the contents too, and the
+ * codecs are measured on each chunk. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,6 +196,31 @@ get(const struct input *in, struct kvt__tier *tier, const struct kvt__object *ob
     free(base);
 }
 
+static void
+on_codec(void *ctx, const struct kvt_codec_chunk *chunk, const struct kvt_codec_result *result)
+{
+    (void)ctx;
+    expect(!result->status || result->status == -ENOTSUP);
+    expect(result->encoded_bytes <= chunk->bytes);
+}
+
+static void
+parse(const struct input *in)
+{
+    struct kvt_op op = KVT_INIT(struct kvt_op);
+
+    op.key = key;
+    op.bytes = in->n_file;
+    op.buf = malloc(in->n_file + !in->n_file);
+    expect(op.buf != NULL);
+    memcpy(op.buf, in->file, in->n_file);
+    if (!kvt_file_parse(&op)) {
+        expect(op.found_bytes <= in->n_file);
+        (void)!kvt_codec_measure(&op, on_codec, NULL);
+    }
+    free(op.buf);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -212,6 +239,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!kvt__tier_probe(tier, &object, &found))
         expect(found.payload_bytes <= in.n_file);
     get(&in, tier, &object);
+    parse(&in);
     free(in.file);
     return 0;
 }

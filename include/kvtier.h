@@ -3,10 +3,11 @@
  * kvtier.h - the public interface of libkvtier.
  *
  * kvtier stores the KV cache of a language model outside the inference engine and loads the KV
- * cache again: after a restart, in another process, on another host.  The header has three parts:
+ * cache again: after a restart, in another process, on another host.  The header has four parts:
  *
  *   configuration  kvt_config_*: defaults, YAML file, environment, explicit settings
  *   store          kvt_store_*: maps keys to bytes; used by the command line
+ *   codecs         kvt_codec_*: measures the encodings of a stored chunk
  *   engine         kvt_engine_*, kvt_seq_*, kvt_load_*: maps tokens to paged KV; used by an
  *                  inference engine
  *
@@ -352,6 +353,80 @@ typedef void (*kvt_look_fn)(void *ctx, const char *about, int status, const char
  *   -ENOENT  the configuration has no storage */
 KVT_API KVT_MUST_CHECK int
 kvt_store_look(const struct kvt_config *config, kvt_look_fn fn, void *ctx);
+
+/* ------------------------------------------------------------------- codecs */
+
+/* Return the encoding in a key text: "naive" for a chunk that is stored as the chunk is, or the
+ * name of a codec, such as "lossless".  Static storage. */
+KVT_API const char *kvt_key_encoding(const char *key);
+
+/* Parse the contents of a chunk's file, which was copied out of a store of files, and fill in the
+ * results of op as a GET of the chunk does.  op: key is the name of the file, buf has the contents
+ * and bytes the size.  The payload is moved to the start of buf.  The function verifies the
+ * checksum if the file has a checksum.
+ *   -EINVAL   op lacks key, buf or struct_size
+ *   -EBADMSG  the file is truncated, corrupt or no chunk */
+KVT_API KVT_MUST_CHECK int kvt_file_parse(struct kvt_op *op);
+
+/* An encoded chunk: the payload of an object whose key has an encoding. */
+struct kvt_frame {
+    size_t struct_size;
+    const char *codec; /* static storage */
+    uint64_t bytes;    /* of the decoded chunk */
+    int is_lossy;      /* 1: the decoded chunk differs from the chunk that the engine stored */
+};
+
+/* Verify and describe an encoded chunk of n bytes.  Unless chunk is NULL, also decode into chunk, a
+ * buffer of out->bytes bytes, and verify the decoded chunk.  The caller sets out->struct_size.
+ *   -EBADMSG  the bytes are no encoded chunk, or corrupt */
+KVT_API KVT_MUST_CHECK int
+kvt_frame_decode(const void *frame, size_t n, struct kvt_frame *out, void *chunk);
+
+/* A chunk that kvt_codec_measure() measures. */
+struct kvt_codec_chunk {
+    size_t struct_size;
+    const char *encoding; /* encoding of the stored chunk: "naive", ...; static storage */
+    const char *dtype;    /* LMCache's name of the type of the elements, such as "bfloat16";
+                           * static storage */
+    uint64_t bytes;       /* of the decoded chunk */
+    int is_lossy;         /* 1: the stored encoding is lossy, so errors are relative to the
+                           * decoded chunk and not to the chunk that the engine stored */
+    int has_layout;       /* 0: the numbers of layers and of channels are unknown.  If the chunk is
+                           * not encoded, encoded_bytes is then the smallest size for several
+                           * assumed numbers */
+};
+
+/* The result of a codec for a chunk. */
+struct kvt_codec_result {
+    size_t struct_size;
+    const char *codec; /* name of the codec, as in the setting remote_serde; static storage */
+    int status;        /* 0; -ENOTSUP: the codec cannot be measured; -ENOMEM */
+    const char *why;   /* a sentence if status is not 0; valid during the call */
+    /* Bytes that a store writes, without header and trailer of the object.  kvt_codec_chunk.bytes:
+     * the codec cannot make the chunk smaller, and a store stores the chunk without encoding. */
+    uint64_t encoded_bytes;
+    int64_t encode_ns; /* time of the encoder on one thread; a lossy encoder also decodes */
+    int64_t decode_ns; /* time of the decoder on one thread; 0: the chunk is not encoded */
+    double rms_error;  /* root mean square of the errors of the elements, divided by the root mean
+                        * square of the elements */
+    double max_error;  /* largest error of an element, divided by the root mean square of the
+                        * elements */
+};
+
+/* Receive the result of a codec.  chunk and result are valid during the call. */
+typedef void (*kvt_codec_fn)(void *ctx, const struct kvt_codec_chunk *chunk,
+                             const struct kvt_codec_result *result);
+
+/* Encode and decode a chunk with each codec of the build on the calling thread, and call fn for
+ * each codec.  op: a completed GET, or the result of kvt_file_parse().  An encoded chunk is decoded
+ * first.  The type of the elements comes from the encoded chunk, from the object's header, or from
+ * the key; the layout comes from the encoded chunk or from the header.  Allocates about three times
+ * the bytes of the chunk.  Blocks for the time of the measurement.
+ *   -EBADMSG  the encoded chunk is corrupt, or the size is no multiple of the size of an element
+ *   -ENOTSUP  the type of the elements is unknown
+ *   -ENOMEM   the chunk does not fit in memory */
+KVT_API KVT_MUST_CHECK int
+kvt_codec_measure(const struct kvt_op *op, kvt_codec_fn fn, void *ctx);
 
 /* ------------------------------------------------------------------- engine */
 

@@ -4,6 +4,7 @@
  * its objects without the index, so only PUT, REMOVE and shared host memory use the index. */
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,6 +152,29 @@ may_list(const struct kvt__level *level, const char *key)
     return slash != '/' && !strchr(key, '/') && strchr(key, slash);
 }
 
+/* Decode the payload of an encoded chunk, and compare the decoded chunk with its checksum and the
+ * identity in the frame with the object's identity.  0; -EBADMSG, -ENOMEM with a sentence. */
+static int
+check_frame(const struct kvt__store_req *req)
+{
+    const struct kvt__found *found = &req->found;
+    struct kvt__frame frame;
+    unsigned char *chunk;
+    char why[KVT__WHY_BYTES];
+
+    int err = kvt__frame_decode_new(req->tier_op.slot.payload, found->payload_bytes,
+                                    found->has_id, &frame, &chunk);
+    free(chunk);
+    if (!err && frame.serde != kvt__serde_of_key(req->by_key))
+        err = kvt__fail(EBADMSG, "the chunk is encoded as %s.", kvt__serde_name(frame.serde));
+    if (!err && found->has_id && !found->id_of_key && !kvt__id_equal(&found->id, &frame.id))
+        err = kvt__fail(EBADMSG, "the encoded chunk is another chunk.");
+    if (!err)
+        return 0;
+    snprintf(why, sizeof why, "%s", kvt__why());
+    return kvt__fail(-err, "%s: %s", req->by_key, why);
+}
+
 /* Compare the payload with its checksum, and the object's identity with the key.  0; -EBADMSG with
  * a sentence. */
 static int
@@ -176,10 +200,14 @@ get_end(struct kvt__store_req *req, struct kvt__level *level)
 {
     if (req->tier_op.kind == KVT__TIER_PROBE)
         return probe_end(req);
+    bool is_frame = req->verifies && kvt__serde_of_key(req->by_key) != KVT__SERDE_NAIVE;
     int err = check(req, level);
+    if (!err && is_frame)
+        err = check_frame(req);
     if (err)
         return err;
-    req->verified = (req->found.has_id && !level->tier->in_memory) || req->found.checked;
+    req->verified = (req->found.has_id && !level->tier->in_memory) || req->found.checked ||
+                    is_frame;
     assert(!req->staging.payload || req->staging.payload == req->tier_op.slot.payload);
     if (req->staging.payload && !req->verifies)
         copy(req->slot.payload, req->staging.payload, req->staging.bytes);

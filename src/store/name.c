@@ -100,3 +100,16 @@ kvt__space_from_key(const char *key, struct kvt__space *space, struct kvt__hash 
     *hash = parts.hash;
     return 0;
 }
+
+enum kvt__serde
+kvt__serde_of_key(const char *key)
+{
+    const char *tag = strstr(key, "@" KVT__KEY_OWN_TAG);
+    enum kvt__serde serde;
+
+    if (!tag)
+        return KVT__SERDE_NAIVE;
+    const char *value = tag + sizeof "@" KVT__KEY_OWN_TAG - 1;
+    const char *dash = strchr(value, '-'); /* behind the layout fingerprint of an opaque chunk */
+    return kvt__serde_from_name(dash ? dash + 1 : value, &serde) ? serde : KVT__SERDE_NAIVE;
+}

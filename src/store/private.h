@@ -174,6 +174,21 @@ kvt__level_name(const struct kvt__level *level, const struct kvt__space *space,
     return kvt__name_from_hash(space->digests[level - level->store->levels], hash);
 }
 
+/* Return the encoding in a key text, as kvt__level_text() writes the encoding. */
+enum kvt__serde kvt__serde_of_key(const char *key);
+
+/* --------------------------------------------------------------- chunk-file.c */
+
+/* Write the description of an object to the results of an operation.  verified: the object has a
+ * checksum, and the checksum matches. */
+struct kvt_op;
+void kvt__op_report(struct kvt_op *op, const struct kvt__found *found, bool verified);
+
+/* Parse a frame of n bytes as kvt__frame_parse(), and decode the frame into allocated memory.  The
+ * caller frees *chunk; after an error *chunk is NULL.  0; -EBADMSG, -ENOMEM with a sentence. */
+int kvt__frame_decode_new(const unsigned char *in, size_t n, bool has_crc,
+                          struct kvt__frame *frame, unsigned char **chunk);
+
 /* ------------------------------------------------------------------- codec.c */
 
 /* Open the gate that limits the threads in codecs.  0; -ENOMEM with a sentence. */

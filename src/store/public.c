@@ -182,19 +182,7 @@ report(struct task *task)
 
     assert(req->error.code <= 0);
     op->status = req->error.code;
-    op->found = (req->verified ? KVT_FOUND_CHECKED : 0) |
-                (req->found.has_id ? KVT_FOUND_ID : 0) |
-                (req->found.has_id && req->found.id_of_key ? KVT_FOUND_KEY_ID : 0);
-    op->found_bytes = req->found.payload_bytes;
-    op->tokens = req->found.tokens;
-    if (req->found.has_id)
-        memcpy(op->id, req->found.id.b, sizeof op->id);
-    if (op->struct_size >= sizeof *op && req->found.has_shape) {
-        op->found |= KVT_FOUND_SHAPE;
-        op->format = req->found.shape.format;
-        op->dtype = req->found.shape.dtype;
-        memcpy(op->dims, req->found.shape.dims, sizeof op->dims);
-    }
+    kvt__op_report(op, &req->found, req->verified);
     op->why[0] = '\0';
     if (op->status)
         snprintf(op->why, sizeof op->why, "%.*s", (int)sizeof op->why - 1, req->error.why);
