@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FIRST_BYTES (UINT64_C(64) << 20) /* size of the first buffer; few chunks are larger */
 #define OWN 256 /* getopt value of the command's first own option, above all characters */
 
 /* Parse the value of an own option of the command.  Return 0 or CLI_USAGE. */
@@ -98,6 +99,33 @@ cli_open_store(const struct cli_common *common, struct kvt_store **out)
     /* Do not use cli_code(): here -ENOENT is a missing directory or bucket, not a missing
      * chunk. */
     return cli_error(err == -EINVAL ? CLI_USAGE : CLI_ENVIRONMENT, "%s", kvt_last_error());
+}
+
+/* Free op->buf, allocate `room` bytes and run the GET into the new buffer.  Return CLI_DONE, or an
+ * exit code if the allocation failed. */
+static int
+read_into(struct kvt_store *store, struct kvt_op *op, uint64_t room)
+{
+    free(op->buf);
+    op->buf = malloc(room);
+    op->bytes = room;
+    if (!op->buf)
+        return cli_error(CLI_ENVIRONMENT, "no memory for a chunk of %" PRIu64 " bytes", room);
+    (void)!kvt_store_run(store, op);
+    return CLI_DONE;
+}
+
+int
+cli_read_chunk(struct kvt_store *store, const char *key, struct kvt_op *op)
+{
+    *op = (struct kvt_op)KVT_INIT(struct kvt_op);
+    op->kind = KVT_OP_GET;
+    op->flags = KVT_OP_LISTED;
+    op->key = key;
+    int code = read_into(store, op, FIRST_BYTES);
+    if (!code && op->status == -EMSGSIZE) /* found_bytes has the size */
+        code = read_into(store, op, op->found_bytes);
+    return code;
 }
 
 static void

@@ -57,6 +57,11 @@ int cli_print_result(const struct cli_common *common, const struct kvt_op *op);
  * closes *out with kvt_store_close().  Blocks. */
 int cli_open_store(const struct cli_common *common, struct kvt_store **out);
 
+/* Read the chunk of a key, also of a listed key, into allocated memory.  The caller frees op->buf,
+ * also after an error.  op->status has the result of the read.  Return CLI_DONE, or an exit code
+ * after printing the error: there is no memory.  Blocks. */
+int cli_read_chunk(struct kvt_store *store, const char *key, struct kvt_op *op);
+
 /* Return the text as a new JSON string.  If the text is not UTF-8, each byte above 127 becomes
  * '?'.  If the allocation fails, the result is a JSON null. */
 json_t *cli_json_text(const char *text);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Output files of the commands. */
+ * Files of the commands. */
 #include "file.h"
 
 #include <errno.h>
@@ -60,5 +60,50 @@ cli_file_close(struct cli_file *file, bool keep)
     free(file->part);
     free(file->path);
     memset(file, 0, sizeof *file);
+    return err;
+}
+
+/* Read the stream to the end.  0; -EFBIG, -ENOMEM, or the errno of the read. */
+static int
+read_stream(FILE *f, uint64_t max, unsigned char **buf, size_t *n)
+{
+    size_t room = 0, got = 1;
+
+    while (got) {
+        if (*n == room) {
+            room = room ? room * 2 : 1 << 20;
+            unsigned char *grown = realloc(*buf, room);
+            if (!grown)
+                return -ENOMEM;
+            *buf = grown;
+        }
+        errno = 0;
+        got = fread(*buf + *n, 1, room - *n, f);
+        *n += got;
+        if (*n > max)
+            return -EFBIG;
+    }
+    return ferror(f) ? errno ? -errno : -EIO : 0;
+}
+
+int
+cli_file_read(const char *path, uint64_t max, unsigned char **buf, size_t *n)
+{
+    FILE *f = strcmp(path, "-") ? fopen(path, "rbe") : stdin;
+    int err = f ? 0 : -errno;
+    struct stat st;
+
+    *buf = NULL;
+    *n = 0;
+    if (f && !fstat(fileno(f), &st) && S_ISREG(st.st_mode) && (uint64_t)st.st_size > max)
+        err = -EFBIG;
+    if (f && !err)
+        err = read_stream(f, max, buf, n);
+    if (err) {
+        free(*buf);
+        *buf = NULL;
+    }
+    if (f && f != stdin)
+        fclose(f);
     return err;
 }

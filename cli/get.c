@@ -9,8 +9,6 @@
 #include "common.h"
 #include "file.h"
 
-#define FIRST_BYTES (UINT64_C(64) << 20) /* size of the first buffer; few chunks are larger */
-
 /* Write n bytes to a file, or to the standard output if path is "-".  After a failure the file does
  * not exist or is unchanged; a device or a pipe may have a part of the bytes.  Return an exit code,
  * after printing the error. */
@@ -33,40 +31,54 @@ write_file(const char *path, const void *buf, size_t n)
     return CLI_DONE;
 }
 
-/* Free op->buf, allocate `room` bytes and run the GET into the new buffer.  The caller frees
- * op->buf.  op->status has the result.  Return CLI_DONE, or an exit code if the allocation
- * failed. */
+/* Replace the encoded chunk in op->buf by the decoded chunk.  Return an exit code, after printing
+ * the error. */
 static int
-read_chunk(struct kvt_store *store, struct kvt_op *op, uint64_t room)
+decode(struct kvt_op *op)
 {
+    struct kvt_frame frame = KVT_INIT(struct kvt_frame);
+    int err = kvt_frame_decode(op->buf, op->found_bytes, &frame, NULL);
+    void *chunk = err ? NULL : malloc(frame.bytes);
+
+    if (!err && !chunk)
+        return cli_error(CLI_ENVIRONMENT, "get: no memory for %" PRIu64 " bytes", frame.bytes);
+    if (!err)
+        err = kvt_frame_decode(op->buf, op->found_bytes, &frame, chunk);
+    if (err) {
+        free(chunk);
+        return cli_error(cli_code(err), "%s: %s", op->key, kvt_last_error());
+    }
     free(op->buf);
-    op->buf = malloc(room);
-    op->bytes = room;
-    if (!op->buf)
-        return cli_error(CLI_ENVIRONMENT, "get: no memory for %" PRIu64 " bytes", room);
-    (void)!kvt_store_run(store, op);
+    op->buf = chunk;
+    op->found_bytes = frame.bytes;
     return CLI_DONE;
 }
 
-static int
-get_key(struct kvt_store *store, const struct cli_common *c, const char *key,
-        const char *path)
+/* Print notes about the bytes that FILE receives. */
+static void
+print_notes(const struct kvt_op *op, bool is_encoded)
 {
-    struct kvt_op op = KVT_INIT(struct kvt_op);
-    int code;
+    if (!(op->found & KVT_FOUND_CHECKED))
+        fprintf(stderr, "kvtier: %s has no checksum: only the length was checked\n", op->key);
+    if (is_encoded)
+        fprintf(stderr, "kvtier: %s is encoded as %s; --decode writes the decoded chunk\n",
+                op->key, kvt_key_encoding(op->key));
+}
 
-    op.kind = KVT_OP_GET;
-    op.flags = KVT_OP_LISTED;
-    op.key = key;
-    code = read_chunk(store, &op, FIRST_BYTES);
-    if (!code && op.status == -EMSGSIZE) /* found_bytes has the size */
-        code = read_chunk(store, &op, op.found_bytes);
-    if (code)
-        return code;
-    if (!op.status) {
-        if (!(op.found & KVT_FOUND_CHECKED) && !c->json)
-            fprintf(stderr, "kvtier: %s has no checksum: only the length was checked\n", key);
-        code = write_file(path, op.buf, op.found_bytes);
+static int
+get_key(struct kvt_store *store, const struct cli_common *c, bool decodes)
+{
+    const char *key = c->args[0];
+    bool is_encoded = strcmp(kvt_key_encoding(key), "naive");
+    struct kvt_op op;
+    int code = cli_read_chunk(store, key, &op);
+
+    if (!code && !op.status && is_encoded && decodes)
+        code = decode(&op);
+    if (!code && !op.status) {
+        if (!c->json)
+            print_notes(&op, is_encoded && !decodes);
+        code = write_file(c->args[1], op.buf, op.found_bytes);
     }
     if (!code)
         code = cli_print_result(c, &op);
@@ -79,7 +91,9 @@ get_run(int argc, char **argv)
 {
     struct cli_common c;
     struct kvt_store *store;
-    int code = cli_parse(&cli_get, argc, argv, NULL, 2, 2, &c);
+    bool decodes = false;
+    int code = cli_parse(&cli_get, argc, argv, (const struct cli_option[]){
+        { "decode", .flag = &decodes }, { 0 } }, 2, 2, &c);
 
     if (!code && c.json && !strcmp(c.args[1], "-"))
         code = cli_usage(&cli_get, "--json and the chunk cannot both go to the standard "
@@ -88,7 +102,7 @@ get_run(int argc, char **argv)
         code = cli_open_store(&c, &store);
     if (code)
         return code;
-    code = get_key(store, &c, c.args[0], c.args[1]);
+    code = get_key(store, &c, decodes);
     kvt_store_close(store);
     return code;
 }
@@ -98,7 +112,9 @@ const struct cli_command cli_get = {
     .usage = "[OPTIONS] KEY FILE",
     .summary = "copy a chunk's bytes to a file",
     .help = "Reads the chunk, verifies the checksum and writes the payload to FILE (- for the\n"
-            "standard output). After a failure FILE is unchanged.\n\n"
+            "standard output). After a failure FILE is unchanged. The payload of an encoded chunk\n"
+            "(remote_serde) is the encoded chunk, which put stores again.\n\n"
+            "  --decode         decode an encoded chunk, and verify the decoded chunk\n"
             CLI_COMMON_HELP,
     .negative = "the chunk is missing or corrupt; FILE was not written",
     .run = get_run,

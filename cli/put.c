@@ -1,42 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvtier put: store a file's bytes under a key. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "common.h"
-
-/* Return all bytes of a file, or of the standard input if path is "-".  *n: the number of bytes.
- * The caller frees the buffer.  NULL: an error was printed. */
-static unsigned char *
-read_all(const char *path, size_t *n)
-{
-    FILE *f = strcmp(path, "-") ? fopen(path, "rbe") : stdin;
-    unsigned char *buf = NULL;
-    size_t room = 0, got = 1;
-
-    *n = 0;
-    while (f && got) {
-        if (*n == room) {
-            room = room ? room * 2 : 1 << 20;
-            unsigned char *grown = realloc(buf, room);
-            if (!grown)
-                break;
-            buf = grown;
-        }
-        got = fread(buf + *n, 1, room - *n, f);
-        *n += got;
-    }
-    if (!f || got || ferror(f)) {
-        cli_error(CLI_ENVIRONMENT, "put: read %s: %s", path, strerror(errno));
-        free(buf);
-        buf = NULL;
-    }
-    if (f && f != stdin)
-        fclose(f);
-    return buf;
-}
+#include "file.h"
 
 static int
 put_run(int argc, char **argv)
@@ -44,6 +13,7 @@ put_run(int argc, char **argv)
     struct kvt_op op = KVT_INIT(struct kvt_op);
     struct cli_common c;
     struct kvt_store *store;
+    unsigned char *buf = NULL;
     size_t n;
     int code = cli_parse(&cli_put, argc, argv, NULL, 2, 2, &c);
 
@@ -53,15 +23,16 @@ put_run(int argc, char **argv)
         return code;
     op.kind = KVT_OP_PUT;
     op.key = c.args[0];
-    op.buf = read_all(c.args[1], &n);
+    int err = cli_file_read(c.args[1], UINT64_MAX, &buf, &n);
+    op.buf = buf;
     op.bytes = n;
-    if (!op.buf) {
-        code = CLI_ENVIRONMENT;
+    if (err) {
+        code = cli_error(CLI_ENVIRONMENT, "put: read %s: %s", c.args[1], strerror(-err));
     } else {
         (void)!kvt_store_run(store, &op);
         code = cli_print_result(&c, &op);
     }
-    free(op.buf);
+    free(buf);
     kvt_store_close(store);
     return code;
 }

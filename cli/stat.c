@@ -12,9 +12,10 @@ static json_t *
 op_json(const struct kvt_op *op)
 {
     char id[33];
-    json_t *o = json_pack("{s:o, s:I, s:b}", "key", cli_json_text(op->key), "bytes",
+    json_t *o = json_pack("{s:o, s:I, s:b, s:s}", "key", cli_json_text(op->key), "bytes",
                           (json_int_t)op->found_bytes, "has_checksum",
-                          (op->found & KVT_FOUND_ID) != 0);
+                          (op->found & KVT_FOUND_ID) != 0, "encoding",
+                          kvt_key_encoding(op->key));
 
     if (op->found & KVT_FOUND_ID) {
         cli_id_text(op->id, id);
@@ -40,7 +41,7 @@ stat_key(struct kvt_store *store, const struct cli_common *c, const char *key)
     }
     printf("key       ");
     cli_print_text(stdout, key);
-    printf("bytes     %" PRIu64 "\n", op.found_bytes);
+    printf("bytes     %" PRIu64 "\nencoding  %s\n", op.found_bytes, kvt_key_encoding(key));
     if (op.found & KVT_FOUND_ID) {
         cli_id_text(op.id, id);
         printf("identity  %s\n", id);
@@ -151,8 +152,8 @@ const struct cli_command cli_stat = {
     .help = "Without KEY: each tier's address, limit, and chunks and bytes in its index.\n"
             "Shared host memory also has allocated bytes and the time of the last use.\n"
             "A new index has few chunks until a running engine has listed the storage;\n"
-            "'kvtier ls' lists the storage. With KEY: the chunk's size, identity and\n"
-            "tokens.\n\n"
+            "'kvtier ls' lists the storage. With KEY: the chunk's stored size, encoding,\n"
+            "identity and tokens.\n\n"
             CLI_COMMON_HELP,
     .negative = "KEY is missing or corrupt",
     .run = stat_run,

@@ -103,8 +103,10 @@ const struct cli_command cli_verify = {
     .usage = "[OPTIONS] [KEY...]",
     .summary = "read chunks and check every byte",
     .help = "Reads each KEY (without KEY: all chunks) and compares the bytes with checksum and\n"
-            "identity. Prints the corrupt chunks and changes nothing. Chunks of LMCache, and\n"
-            "chunks in shared host memory, have no checksum and are counted separately.\n\n"
+            "identity. Also decodes encoded chunks (remote_serde), and compares the decoded bytes\n"
+            "with their checksum. Prints the corrupt chunks and changes nothing. Chunks of\n"
+            "LMCache, and chunks in shared host memory, have no checksum and are counted\n"
+            "separately.\n\n"
             CLI_COMMON_HELP,
     .negative = "a chunk is missing or corrupt",
     .run = verify_run,
