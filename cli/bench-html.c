@@ -5,10 +5,9 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "bench.h"
-#include "kvtier.h"
+#include "html.h"
 
 /* The plot area of a chart in SVG units. */
 #define LEFT 62.0
@@ -19,29 +18,6 @@
 #define N_POINTS 48 /* points of a latency curve */
 
 static const char *const colours[BENCH_N_STEPS] = { "#c2410c", "#6d28d9", "#0369a1", "#4d7c0f" };
-
-/* Write text with the special characters of HTML escaped. */
-static void
-put_text(FILE *out, const char *text)
-{
-    for (; *text; text++)
-        switch (*text) {
-        case '&':
-            fputs("&amp;", out);
-            break;
-        case '<':
-            fputs("&lt;", out);
-            break;
-        case '>':
-            fputs("&gt;", out);
-            break;
-        case '"':
-            fputs("&quot;", out);
-            break;
-        default:
-            putc(*text, out);
-        }
-}
 
 /* ------------------------------------------------------------------ charts */
 
@@ -239,27 +215,12 @@ put_table(FILE *out, const struct bench_row *rows, size_t n)
         if (rows[i].n_failed) {
             fprintf(out, "<p class=\"failed\">%s at concurrency %u: ",
                     bench_step_name(rows[i].step), rows[i].concurrency);
-            put_text(out, rows[i].why);
+            html_put_text(out, rows[i].why);
             fputs("</p>\n", out);
         }
 }
 
 /* ------------------------------------------------------------------ page */
-
-static const char head[] =
-    "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\n"
-    "<meta name=\"viewport\" content=\"width=device-width\"><title>kvtier bench</title>\n"
-    "<style>\n"
-    ":root{color-scheme:light dark;--line:#8886}\n"
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:1100px;margin:2em auto;padding:0 1em}\n"
-    "figure{display:inline-block;margin:0 1em 1em 0;width:500px;max-width:100%}\n"
-    "figcaption{font-weight:600}svg{width:100%}svg text{font-size:12px;fill:currentColor}\n"
-    "polyline{fill:none;stroke-width:2}.grid{stroke:var(--line)}\n"
-    ".legend{margin:0}.failed{color:#c2410c}\n"
-    "table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right;"
-    "border-bottom:1px solid var(--line)}\n"
-    "td:first-child,th:first-child{text-align:left}\n"
-    "</style>\n<h1>kvtier bench</h1>\n";
 
 /* Return the number of leading rows that belong to the tier of rows[0].  The rows of a tier are
  * adjacent. */
@@ -276,20 +237,13 @@ n_rows_of_tier(const struct bench_row *rows, size_t n)
 void
 bench_write_html(FILE *out, const struct bench_row *rows, size_t n)
 {
-    time_t t = time(NULL);
-    char when[32] = "";
-    struct tm tm;
-
-    if (gmtime_r(&t, &tm))
-        strftime(when, sizeof when, "%Y-%m-%d %H:%M UTC", &tm);
-    fputs(head, out);
-    fprintf(out, "<p>kvtier %s, %s. Chunks of %.3g MB.</p>\n", kvt_version(), when,
-            n ? (double)rows[0].chunk_bytes / 1e6 : 0);
+    html_begin(out, "kvtier bench");
+    fprintf(out, "<p>Chunks of %.3g MB.</p>\n", n ? (double)rows[0].chunk_bytes / 1e6 : 0);
     while (n) {
         size_t same = n_rows_of_tier(rows, n);
 
         fprintf(out, "<h2>%s: ", rows[0].tier.tier);
-        put_text(out, rows[0].tier.url);
+        html_put_text(out, rows[0].tier.url);
         fputs("</h2>\n", out);
         plot_rates(out, rows, same, true);
         plot_rates(out, rows, same, false);
