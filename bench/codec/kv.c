@@ -77,7 +77,7 @@ kv_plane_entropy(const struct kvt__plane_shape *shape, size_t n_planes, const ui
         count(shape, chunk + p * shape->n, 0, 1, counts);
         sum += entropy(counts);
     }
-    return sum / n_planes;
+    return sum / (double)n_planes;
 }
 
 double

@@ -53,7 +53,7 @@ static void
 choose(struct kvt__level *owner, struct kvt__table_rates *r)
 {
     bool encodes = atomic_load(&owner->choice.encodes);
-    double cost, gain = gain_of(r, kvt__gate_threads(owner->store->gate), &cost);
+    double cost, gain = gain_of(r, owner->store->codec_threads, &cost);
 
     if (encodes ? gain * 1.25 < cost : gain > cost * 1.25)
         encodes = !encodes;

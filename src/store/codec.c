@@ -29,7 +29,6 @@ struct kvt__scratch {
 };
 
 struct kvt__codec_gate {
-    unsigned n_threads;   /* that may be inside at the same time; constant */
     pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t changed;
     unsigned n_free;      /* threads that may enter */
@@ -52,8 +51,8 @@ kvt__gate_open(struct kvt__store *store, int64_t codec_threads)
         return kvt__fail(ENOMEM, "store: open");
     pthread_mutex_init(&gate->lock, NULL);
     pthread_cond_init(&gate->changed, NULL);
-    gate->n_threads = codec_threads ? (unsigned)codec_threads : quarter > 1 ? (unsigned)quarter : 1;
-    gate->n_free = gate->n_threads;
+    gate->n_free = codec_threads ? (unsigned)codec_threads : quarter > 1 ? (unsigned)quarter : 1;
+    store->codec_threads = gate->n_free;
     store->gate = gate;
     return 0;
 }
@@ -71,12 +70,6 @@ kvt__gate_close(struct kvt__codec_gate *gate)
     pthread_cond_destroy(&gate->changed);
     pthread_mutex_destroy(&gate->lock);
     free(gate);
-}
-
-unsigned
-kvt__gate_threads(const struct kvt__codec_gate *gate)
-{
-    return gate->n_threads;
 }
 
 void

@@ -90,6 +90,7 @@ struct kvt__store {
     size_t n_levels;   /* the owners in search order, then the other levels of the storage */
     struct kvt__level levels[KVT__MAX_LEVELS]; /* levels[i] has the level number i + 1 */
     struct kvt__codec_gate *gate; /* codec.c; NULL: all levels are naive */
+    unsigned codec_threads; /* threads that may be in codecs at the same time; 0: gate is NULL */
 
     /* list.c: the thread of kvt__store_start_upkeep() */
     pthread_t upkeep;
@@ -194,9 +195,6 @@ int kvt__frame_decode_new(const unsigned char *in, size_t n, bool has_crc,
 /* Open the gate that limits the threads in codecs.  0; -ENOMEM with a sentence. */
 int kvt__gate_open(struct kvt__store *store, int64_t codec_threads);
 void kvt__gate_close(struct kvt__codec_gate *gate);
-
-/* Return the number of threads that may encode and decode at the same time. */
-unsigned kvt__gate_threads(const struct kvt__codec_gate *gate);
 
 /* Encode the chunk of a PUT into req->staging.  Blocks while other threads encode and decode.  0;
  * -ENOTSUP: the codec cannot make the chunk smaller; -ENOMEM with a sentence. */

@@ -94,7 +94,7 @@ a_small_difference_does_not_change_the_choice(void **state)
     struct env *e = *state;
 
     /* Equal: 0.3 * (2 / storage) == 2 / codec / threads. */
-    uint64_t n = kvt__gate_threads(e->store->gate), equal = 3000 * n * 3 / 10;
+    uint64_t n = e->store->codec_threads, equal = 3000 * n * 3 / 10;
 
     measure(e, equal * 11 / 10, 3000);
     assert_true(atomic_load(&e->store->levels[0].choice.encodes));
