@@ -561,11 +561,11 @@ enum kvt_memory {
     KVT_MEMORY_HIP = 2,
 };
 
-/* Set the addresses of a group's KV, also after a reallocation.  No load or store of the group
- * and no other kvt_engine_set_view() of the engine is in progress during the call.  The memory must stay mapped until kvt_engine_close().  All
- * groups are in memory of the same kind and device.  The first call for a device must come from
- * a thread that has used the device, and blocks until the copy kernels are loaded and the pool
- * is pinned.
+/* Set the addresses of a group's KV, also after a reallocation.  No load or store of the group and
+ * no other kvt_engine_set_view() of the engine is in progress during the call.  The memory must
+ * stay mapped until kvt_engine_close().  All groups are in memory of the same kind and device.
+ * The first call for a device must come from a thread that has used the device, and blocks until
+ * the copy kernels are loaded and the pool is pinned.
  *   -EINVAL  the view is out of range
  *   -ENODEV  the device or its driver is unavailable */
 KVT_API KVT_MUST_CHECK int

@@ -15,8 +15,10 @@ void kv_fill(const struct kvt__plane_shape *shape, size_t n_planes, uint16_t *ch
 
 /* Return the entropy of the exponents, in bits for each element: one distribution for each plane,
  * or for each column of a plane. */
-double kv_plane_entropy(const struct kvt__plane_shape *shape, size_t n_planes, const uint16_t *chunk);
-double kv_column_entropy(const struct kvt__plane_shape *shape, size_t n_planes, const uint16_t *chunk);
+double kv_plane_entropy(const struct kvt__plane_shape *shape, size_t n_planes,
+                        const uint16_t *chunk);
+double kv_column_entropy(const struct kvt__plane_shape *shape, size_t n_planes,
+                         const uint16_t *chunk);
 
 /* Return the entropy of the symbols of CacheGen's quantiser in one plane, in bits for each element,
  * with one distribution for the plane.  c: the middle symbol. */

@@ -64,11 +64,11 @@ struct kvt__codec {
 extern const struct kvt__codec kvt__codec_lossless, kvt__codec_kv8, kvt__codec_kv4;
 
 /* cachegen is lossy: the quantiser of CacheGen with 16 or 32 bins, which the layer and the number
- * of layers choose, and an entropy coder; cachegen.h describes the format.  The error of an element is
- * at most 1/30 (32 bins) or 1/14 (16 bins) of the largest magnitude m of the element's token, plus
- * the rounding to the element's type.  cachegen restores each bit of tokens with NaN, with
- * infinities, or with 0 < m < 2^-100; of planes without known structure (n_layers is 0) or with more
- * than 32,768 tokens; and of types other than bfloat16, float16 and float32. */
+ * of layers choose, and an entropy coder; cachegen.h describes the format.  The error of an
+ * element is at most 1/30 (32 bins) or 1/14 (16 bins) of the largest magnitude m of the element's
+ * token, plus the rounding to the element's type.  cachegen restores each bit of tokens with NaN,
+ * with infinities, or with 0 < m < 2^-100; of planes without known structure (n_layers is 0) or
+ * with more than 32,768 tokens; and of types other than bfloat16, float16 and float32. */
 extern const struct kvt__codec kvt__codec_cachegen;
 
 #endif

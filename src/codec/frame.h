@@ -42,8 +42,8 @@ struct kvt__frame {
     const unsigned char *planes; /* the first encoded plane; borrowed */
 };
 
-/* Return the bytes of the buffer for kvt__frame_encode(): at most the chunk, three planes and the
- * sizes of the planes. */
+/* Return the bytes of the buffer for kvt__frame_encode(): the header, the chunk, the codec's room
+ * for a plane, and for a lossy codec one more plane. */
 size_t kvt__frame_room(enum kvt__serde serde, const struct kvt__chunk_shape *shape);
 
 /* Encode a chunk of kvt__chunk_shape_bytes() into out, a buffer of kvt__frame_room() bytes.  crc:

@@ -216,7 +216,8 @@ put_end(struct kvt__level *level, struct kvt__store_req *req, int err)
         kvt__table_abort(kvt__level_index(level), &req->claim);
         if ((err == -ENOSPC || err == -EDQUOT) && !level->tier->in_memory)
             kvt__level_make_space(level->owner, &req->object, record.bytes ? 2 * record.bytes : 1);
-    } else if (!kvt__table_publish(kvt__level_index(level), &req->claim) && !level->tier->in_memory) {
+    } else if (!kvt__table_publish(kvt__level_index(level), &req->claim) &&
+               !level->tier->in_memory) {
         enter(level, req, &record); /* no claim, or the claim's index was replaced */
     }
     return err;

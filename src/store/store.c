@@ -307,7 +307,8 @@ kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__spa
 static struct kvt__tier *
 tier_with_slots(struct kvt__store *store)
 {
-    return store->n_levels == 1 && !store->gate && !kvt__memory_keeps(store) ? store->levels[0].tier : NULL;
+    return store->n_levels == 1 && !store->gate && !kvt__memory_keeps(store)
+        ? store->levels[0].tier : NULL;
 }
 
 bool

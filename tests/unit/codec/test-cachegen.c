@@ -440,7 +440,8 @@ all_processors_write_the_same_bytes(void **state)
     for (uint64_t i = 0, random = 1; i < shape.n; i++) {
         uint64_t x = next_random(&random);
 
-        put_element(shape.element, (double)(x % 256 * (x >> 8 & 255)) * (i % 7 ? 1 : -1) / (double)(1 + i % 64),
+        put_element(shape.element, (double)(x % 256 * (x >> 8 & 255)) * (i % 7 ? 1 : -1) /
+                                       (double)(1 + i % 64),
                     b.plane + 2 * i);
     }
     size_t n = expect_agreement(&shape, &b);
