@@ -123,7 +123,7 @@ encode(struct kvt__level *level, struct kvt__store_req *req)
     bool naive = level->choice.is_measured && !atomic_load(&level->choice.encodes);
     int err = naive ? -ENOTSUP : kvt__level_encode(level, req);
     if (err == -ENOTSUP) {
-        req->stores_raw = level->owner;
+        req->stores_raw |= kvt__level_bit(level);
         return -EEXIST;
     }
     if (err)
@@ -564,7 +564,7 @@ static bool
 may_put(const struct kvt__level *level, const struct kvt__store_req *req)
 {
     return kvt__level_may_put(level, req->space) ||
-           (req->stores_raw == level->owner && level->serde == KVT__SERDE_NAIVE &&
+           (req->stores_raw & kvt__level_bit(level) && level->serde == KVT__SERDE_NAIVE &&
             level->owner != level);
 }
 

@@ -234,7 +234,7 @@ begin_walk(struct kvt__store_req *req)
     assert(!req->by_key || !req->is_in_place);
     assert(!req->only_level || (req->by_key && req->only_level <= req->store->n_storages));
     assert(!req->staging.payload && !req->staging_heap);
-    req->stores_raw = NULL;
+    req->stores_raw = 0;
     req->scratch = NULL;
     int err = req->is_in_place && !verifies ? 0 : describe(req);
 

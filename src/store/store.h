@@ -288,8 +288,8 @@ struct kvt__store_req {
     uint64_t encoded_bytes; /* GET: is_probed: bytes of the encoded object */
     struct kvt__scratch *scratch; /* PUT: allocated memory of the encoded chunk; NULL: staging is a
                                    * slot of the pool */
-    struct kvt__level *stores_raw; /* PUT: the storage that receives the naive chunk, because the
-                                    * codec cannot make the chunk smaller */
+    uint32_t stores_raw; /* PUT: the storage that receives the naive chunk, because the codec cannot
+                          * make the chunk smaller; bit i: levels[i] is the owner */
     struct kvt__claim claim; /* PUT, REMOVE: claim of the name in the level's index */
     bool crc_pending; /* GET: the payload was not compared with crc yet */
     struct kvt__record seen; /* GET, PROBE, REMOVE: the level's entry at the lookup */

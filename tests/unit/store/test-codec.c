@@ -376,6 +376,35 @@ a_store_that_accepts_a_lossy_encoding_reads_it(void **state)
     assert_true(file_there(e, 1));
 }
 
+/* ------------------------------------------------------------------- two storages */
+
+/* Return the name of chunk i in a directory of a plug-in. */
+static void
+path_in(const struct env *e, const char *plugin, unsigned i, char path[600])
+{
+    snprintf(path, 600, "%s/%s/test-SEP-model@1@0@%x@bfloat16.data", e->dir.path, plugin, i);
+}
+
+static void
+each_storage_gets_a_chunk_that_does_not_shrink(void **state)
+{
+    struct env *e = *state;
+    char base[1024], path[600];
+
+    kvt__store_close(e->store);
+    snprintf(base, sizeof base, "extra_config={\"remote_storage_plugin.fs.a.base_path\": \"%s/a\", "
+             "\"remote_storage_plugin.fs.b.base_path\": \"%s/b\"}", e->dir.path, e->dir.path);
+    e->store = open_store(e, "remote_storage_plugins=[\"fs.a\", \"fs.b\"]", NULL,
+                          (const char *const[]){ base, ROOMY, "remote_serde=lossless", NULL });
+    assert_int_equal(e->store->n_storages, 2);
+    assert_int_equal(put_bytes(e, 1, fill_noise), 0);
+    path_in(e, "a", 1, path);
+    assert_int_equal(access(path, F_OK), 0);
+    path_in(e, "b", 1, path);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(put_bytes(e, 1, fill_noise), -EEXIST);
+}
+
 /* ----------------------------------------------------------------------- corrupt */
 
 static void
@@ -504,6 +533,7 @@ main(void)
         TEST(an_exact_store_never_serves_a_lossy_chunk),
         TEST(a_lossy_store_prefers_an_exact_chunk_to_a_new_lossy_chunk),
         TEST(a_store_that_accepts_a_lossy_encoding_reads_it),
+        TEST(each_storage_gets_a_chunk_that_does_not_shrink),
         TEST(a_corrupt_encoded_chunk_is_removed_and_never_served),
         TEST(a_file_of_another_program_is_no_encoded_chunk),
         TEST(many_threads_encode_and_decode_through_a_narrow_gate),
