@@ -9,7 +9,6 @@
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
-#include "codec/frame.h"
 #include "conf/conf.h"
 #include "store/store.h"
 

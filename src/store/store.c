@@ -14,7 +14,6 @@
 #include "conf/conf.h"
 #include "store/private.h"
 
-#define MAX_STORAGES 8
 #define GIB ((double)(UINT64_C(1) << 30))
 /* The size of an index without a limit of bytes.  Lookups probe a chunk again that has left the
  * index. */
@@ -63,8 +62,8 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
     struct kvt__level *level = &store->levels[store->n_storages];
     struct kvt__tier_params tier = *params;
 
-    if (store->n_storages == MAX_STORAGES)
-        return kvt__fail(EINVAL, "%s: more than %d tiers.", storage->name, MAX_STORAGES);
+    if (store->n_storages == KVT__MAX_STORAGES)
+        return kvt__fail(EINVAL, "%s: more than %d tiers.", storage->name, KVT__MAX_STORAGES);
     tier.name = storage->name;
     tier.url = storage->url;
     int err = kvt__tier_open(&tier, &level->tier);
@@ -109,7 +108,7 @@ add_encoding(struct kvt__store *store, struct kvt__level *owner, enum kvt__serde
 {
     struct kvt__level *level = &store->levels[store->n_levels++];
 
-    assert(store->n_levels <= KVT__MAX_LEVELS);
+    assert(level < store->levels + KVT__MAX_LEVELS);
     *level = (struct kvt__level){
         .store = store, .owner = owner, .serde = serde, .tier = owner->tier, .url = owner->url,
         .location = owner->location, .is_host_only = owner->is_host_only,

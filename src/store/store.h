@@ -10,12 +10,13 @@
 #define KVT_STORE_STORE_H
 
 #include "base/counters.h"
-#include "codec/chunk.h"
+#include "codec/frame.h"
 #include "io/exec.h"
 #include "table/table.h"
 #include "tier/tier.h"
 
-#define KVT__MAX_LEVELS 24
+#define KVT__MAX_STORAGES 8
+#define KVT__MAX_LEVELS (KVT__MAX_STORAGES * KVT__N_SERDES) /* each storage in each encoding */
 
 struct kvt_config;
 struct kvt__store;

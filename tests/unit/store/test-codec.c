@@ -405,6 +405,29 @@ each_storage_gets_a_chunk_that_does_not_shrink(void **state)
     assert_int_equal(put_bytes(e, 1, fill_noise), -EEXIST);
 }
 
+static void
+the_most_storages_have_levels_for_all_encodings(void **state)
+{
+    static const char *const names = "abcdefgh";
+    struct env *e = *state;
+    char base[8 * 400] = "extra_config={";
+    size_t n = strlen(base);
+
+    kvt__store_close(e->store);
+    for (size_t i = 0; i < strlen(names); i++)
+        n += (size_t)snprintf(base + n, sizeof base - n, "%s\"remote_storage_plugin.fs.%c.base_path"
+                              "\": \"%s/%c\"", i ? ", " : "", names[i], e->dir.path, names[i]);
+    snprintf(base + n, sizeof base - n, "}");
+    e->store = open_store(e, "remote_storage_plugins=[\"fs.a\", \"fs.b\", \"fs.c\", \"fs.d\", "
+                          "\"fs.e\", \"fs.f\", \"fs.g\", \"fs.h\"]", NULL,
+                          (const char *const[]){ base, ROOMY, "remote_serde=lossless",
+                          "accept_serde=[\"lossless\", \"kv8\", \"kv4\", \"cachegen\"]", NULL });
+    assert_int_equal(e->store->n_storages, strlen(names));
+    assert_int_equal(e->store->n_levels, strlen(names) * KVT__N_SERDES);
+    assert_int_equal(put_kv(e, 1), 0);
+    assert_int_equal(get_kv(e, 1), 0);
+}
+
 /* ----------------------------------------------------------------------- corrupt */
 
 static void
@@ -534,6 +557,7 @@ main(void)
         TEST(a_lossy_store_prefers_an_exact_chunk_to_a_new_lossy_chunk),
         TEST(a_store_that_accepts_a_lossy_encoding_reads_it),
         TEST(each_storage_gets_a_chunk_that_does_not_shrink),
+        TEST(the_most_storages_have_levels_for_all_encodings),
         TEST(a_corrupt_encoded_chunk_is_removed_and_never_served),
         TEST(a_file_of_another_program_is_no_encoded_chunk),
         TEST(many_threads_encode_and_decode_through_a_narrow_gate),
