@@ -16,7 +16,7 @@ bench: all
 # All figures of bench/RESULTS.md: make bench-all -k.  The replay needs TRACE=FILE, the comparison
 # with libraries ISAL=DIR, the sources of ISA-L_crypto.
 bench-all: bench bench-lookup bench-weights bench-vllm bench-lmcache bench-sharing \
-    bench-awscrt $(if $(TRACE),bench-replay) $(if $(ISAL),bench-libraries)
+    bench-link bench-awscrt $(if $(TRACE),bench-replay) $(if $(ISAL),bench-libraries)
 
 bench-lookup: all
 	KVTIER_LIBRARY=$(BUILD)/libkvtier.so python3 bench/lookup-vllm.py --rounds 60
@@ -33,6 +33,9 @@ bench-lmcache: all
 
 bench-sharing: all
 	python3 bench/two-servers.py
+
+bench-link: all
+	python3 bench/codec-link.py
 
 bench-awscrt: all
 	python3 -m venv $(BUILD)/awscrt
@@ -116,6 +119,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-all bench-awscrt bench-libraries bench-lmcache bench-lookup bench-replay \
-    bench-sharing bench-vllm bench-weights crash demo programs quality test test-all test-aarch64 \
-    vllm-versions e2e lmcache s3 wheel-test deb deb-test mutants soak install clean
+.PHONY: all bench bench-all bench-awscrt bench-libraries bench-link bench-lmcache bench-lookup \
+    bench-replay bench-sharing bench-vllm bench-weights crash demo programs quality test test-all \
+    test-aarch64 vllm-versions e2e lmcache s3 wheel-test deb deb-test mutants soak install clean
