@@ -7,8 +7,9 @@
  *
  * The relay connects to PORT of 127.0.0.1 for each connection that the relay accepts.  The first
  * line of output is {"port": N}, the relay's own port.  For each byte on standard input the relay
- * prints a line with the bytes forwarded so far and its own CPU time.  The end of standard input
- * ends the relay.
+ * prints a line with the bytes forwarded so far, the times (CLOCK_MONOTONIC) of the first and the
+ * last byte to a client since the last line, and the CPU time of the relay.  The end of standard
+ * input ends the relay.
  *
  * A token bucket limits each direction.  splice() moves the bytes, so that the relay copies
  * nothing.  Connections with bytes take turns of at most TURN_BYTES.  The link adds no latency. */
@@ -45,6 +46,7 @@ struct bucket {
     int64_t filled_ns;
     bool is_closed;
     uint64_t n_forwarded;
+    int64_t first_ns, last_ns; /* of the bytes since the last report; first_ns 0: no byte */
 };
 
 /* A direction of a connection. */
@@ -193,6 +195,9 @@ fill(struct flow *flow, struct bucket *b)
     }
     flow->n_held = (size_t)n;
     b->n_forwarded += (uint64_t)n;
+    b->last_ns = now_ns();
+    if (!b->first_ns)
+        b->first_ns = b->last_ns;
     b->tokens -= n;
     b->is_closed = b->tokens <= 0;
     return true;
@@ -265,12 +270,15 @@ answer(void)
 
     getrusage(RUSAGE_SELF, &used);
     for (ssize_t i = 0; i < n; i++)
-        printf("{\"up_bytes\": %llu, \"down_bytes\": %llu, \"cpu_s\": %.3f}\n",
+        printf("{\"up_bytes\": %llu, \"down_bytes\": %llu, \"down_first_s\": %.6f, "
+               "\"down_last_s\": %.6f, \"cpu_s\": %.3f}\n",
                (unsigned long long)buckets[UP].n_forwarded,
                (unsigned long long)buckets[DOWN].n_forwarded,
+               (double)buckets[DOWN].first_ns / 1e9, (double)buckets[DOWN].last_ns / 1e9,
                (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
                (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6);
     fflush(stdout);
+    buckets[DOWN].first_ns = 0;
     return n > 0;
 }
 
