@@ -35,7 +35,7 @@ bench-sharing: all
 	python3 bench/two-servers.py
 
 bench-link: all
-	python3 bench/codec-link.py
+	python3 bench/codec-link.py $(ARGS)
 
 bench-awscrt: all
 	python3 -m venv $(BUILD)/awscrt
