@@ -234,11 +234,15 @@ static int
 wrong_size(const struct kvt__files *t, const struct kvt__object *o, int fd,
            const struct opened *f, size_t payload_bytes)
 {
+    uint64_t size = (uint64_t)f->st.st_size;
+    size_t n = size < t->layout->parse_bytes ? (size_t)size : t->layout->parse_bytes;
+    unsigned char start[KVT__MAX_PARSE_BYTES];
     struct kvt__found found = { 0 };
 
-    (void)fcntl(fd, F_SETFL, 0); /* header and trailer are no aligned reads */
-    if (read_metadata(t, o, fd, f, &found) == -ENOENT)
-        return -ENOENT;
+    (void)fcntl(fd, F_SETFL, 0); /* the header is no aligned read */
+    if (!kvt__posix_read(fd, start, n, n, 0) &&
+        t->layout->parse(start, n, size, &found) == -ENOENT)
+        return bad_frame(-ENOENT, o);
     return kvt__fail(EBADMSG, "%s: file of %lld bytes cannot hold %zu of payload.", o->key,
                      (long long)f->st.st_size, payload_bytes);
 }
