@@ -51,6 +51,9 @@ class GroupInfo:
                  "n_heads", "head_bytes", "block_bytes", "layout", "layers",
                  "replicated", "packing")
 
+    def __init__(self):
+        self.packing = _lib.PACKING_UNKNOWN
+
     def to_c(self):
         return _lib.Group(
             kind=self.kind,
@@ -138,7 +141,6 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
                                    spec.page_size_bytes)
         info.format = _format(vllm_config, kv_cache_config, info,
                               type(spec).__name__ == _MLA)
-        info.packing = _lib.PACKING_UNKNOWN
         if info.format == _lib.FORMAT_OPAQUE:
             _describe_packing(info, spec, vllm_config, kv_cache_config)
         else:  # two kinds of FP8 are both bytes
