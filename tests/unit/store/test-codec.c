@@ -466,6 +466,60 @@ a_corrupt_encoded_chunk_is_removed_and_never_served(void **state)
     }
 }
 
+/* Store bytes under the name and the identity of chunk i, with a right checksum. */
+static void
+put_object(struct env *e, unsigned i, const unsigned char *bytes, size_t n)
+{
+    struct kvt__level *level = &e->store->levels[0];
+    struct request r;
+
+    init_kv(&r, e, KVT__TIER_PUT, i);
+    r.req.store = e->store;
+    r.req.object = (struct kvt__object){ .key = r.req.key, .hash = r.req.hash, .id = r.req.id,
+                                         .tokens = 256, .is_full = true };
+    assert_int_equal(kvt__level_describe(level, &r.req), 0);
+    r.req.object.shape = (struct kvt__shape){ .format = 4, .dtype = 6, .dims = { (uint32_t)n } };
+    r.req.slot.bytes = n;
+    memcpy(r.req.slot.payload, bytes, n);
+    assert_int_equal(kvt__tier_put(level->tier, &r.req.object, &r.req.slot,
+                                   kvt__crc32c(0, bytes, n)), 0);
+    free(r.memory);
+}
+
+static void
+a_frame_with_a_right_checksum_is_served_only_if_it_is_the_chunk(void **state)
+{
+    unsigned char chunk[BYTES], frame[4 * BYTES];
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    fill_kv(chunk, 1);
+    struct kvt__id id = id_of(1), other = id_of(2);
+    uint32_t crc = kvt__crc32c(0, chunk, BYTES);
+    struct kvt__chunk_shape half = layout;
+    half.row = half.n = layout.n / 2;
+    for (int fault = 0; fault < 9; fault++) {
+        enum kvt__serde serde = fault == 1 ? KVT__SERDE_KV8 : KVT__SERDE_LOSSLESS;
+        size_t n = kvt__frame_encode(serde, fault == 2 ? &half : &layout, fault == 3 ? &other : &id,
+                                     chunk, fault == 4 ? crc + 1 : crc, frame);
+
+        assert_true(n > 100 && n < BYTES);
+        if (fault == 5) /* bytes of the frame */
+            kvt__put_le64(frame + 16, n - 1);
+        if (fault == 6) /* bytes of a plane */
+            kvt__put_le32(frame + 80, kvt__get_le32(frame + 80) + 1);
+        if (fault == 7) /* another number of planes */
+            kvt__put_le32(frame + 76, 4);
+        for (size_t i = 100; fault == 8 && i < n; i++)
+            frame[i] = (unsigned char)(i * 37);
+        put_object(e, 1, frame, n);
+        assert_int_equal(probe_kv(e, 1), 0);
+        assert_int_equal(get_kv(e, 1), fault ? -EBADMSG : 0);
+        assert_true(is_encoded(e, 1, "lossless") == !fault);
+        assert_true(find_kv(e, 1) == !fault);
+    }
+}
+
 static void
 a_file_of_another_program_is_no_encoded_chunk(void **state)
 {
@@ -559,6 +613,7 @@ main(void)
         TEST(each_storage_gets_a_chunk_that_does_not_shrink),
         TEST(the_most_storages_have_levels_for_all_encodings),
         TEST(a_corrupt_encoded_chunk_is_removed_and_never_served),
+        TEST(a_frame_with_a_right_checksum_is_served_only_if_it_is_the_chunk),
         TEST(a_file_of_another_program_is_no_encoded_chunk),
         TEST(many_threads_encode_and_decode_through_a_narrow_gate),
         TEST(eviction_counts_encoded_bytes),
