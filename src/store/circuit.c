@@ -71,14 +71,22 @@ pause_level(struct kvt__level *level, enum kvt__table_pause kind, int64_t ns,
 }
 
 int
+kvt__circuit_check(const struct kvt__level *level, enum kvt__table_pause kind)
+{
+    if (level->tier->in_memory || !kvt__level_is_paused(level, kind))
+        return 0;
+    return kvt__fail(EIO, "%s: %s is paused after failures and is not %s now.",
+                     level->tier->ops->name, level->url, verb_of(kind));
+}
+
+int
 kvt__circuit_begin(struct kvt__level *level, enum kvt__table_pause kind)
 {
+    int err = kvt__circuit_check(level, kind);
+
     level = level->owner;
-    if (level->tier->in_memory)
-        return 0;
-    if (kvt__level_is_paused(level, kind))
-        return kvt__fail(EIO, "%s: %s is paused after failures and is not %s now.",
-                         level->tier->ops->name, level->url, verb_of(kind));
+    if (err || level->tier->in_memory)
+        return err;
     /* Set the time first: kvt__store_pause_hung_tiers() must not see the new operation together
      * with the time of an old response. */
     if (!atomic_load(&level->n_in_progress[kind]))

@@ -181,7 +181,9 @@ put_begin(struct kvt__level *level, struct kvt__store_req *req)
         return kvt__fail(EROFS, "%s: nothing is stored in %s, because this process's index is "
                          "private and the limit cannot be enforced.", level->tier->ops->name,
                          level->url);
-    int err = encode(level, req);
+    int err = kvt__circuit_check(level, KVT__PAUSE_WRITES); /* before the work of the codec */
+    if (!err)
+        err = encode(level, req);
     if (!err)
         err = claim_put(level, req, replaces);
     if (err)

@@ -238,6 +238,9 @@ void kvt__choice_text(const struct kvt__table_rates *rates, char *out, size_t si
  * (or, by `kind`, writes to the level) now. */
 bool kvt__level_is_paused(const struct kvt__level *level, enum kvt__table_pause kind);
 
+/* Return 0; -EIO with a sentence: the level is paused.  Shared host memory is never paused. */
+int kvt__circuit_check(const struct kvt__level *level, enum kvt__table_pause kind);
+
 /* Count an operation of a level's tier: call begin before each operation, and end once after each
  * successful begin.  begin returns 0; -EIO with a sentence: the level is paused.  end: err is the
  * result of the operation, and kvt__why() still has the operation's sentence; -ECANCELED: the

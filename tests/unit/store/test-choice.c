@@ -121,6 +121,20 @@ few_operations_change_nothing(void **state)
 }
 
 static void
+a_paused_storage_costs_no_encoding(void **state)
+{
+    struct env *e = *state;
+    struct kvt__level *level = &e->store->levels[0];
+
+    assert_true(kvt__table_pause(level->index, KVT__PAUSE_WRITES, 60 * KVT__NS_PER_S));
+    assert_int_equal(put_kv(e, 1), -EIO);
+    assert_int_equal(level->choice.decoded[KVT__PAUSE_WRITES], 0);
+    assert_true(kvt__table_resume(level->index, KVT__PAUSE_WRITES));
+    assert_int_equal(put_kv(e, 1), 0);
+    assert_int_equal(level->choice.decoded[KVT__PAUSE_WRITES], BYTES);
+}
+
+static void
 a_calibration_measures_all_rates_and_leaves_no_object(void **state)
 {
     struct env *e = *state;
@@ -164,6 +178,7 @@ main(void)
         TEST(a_slow_storage_gets_lossless_chunks_and_a_fast_one_naive_chunks),
         TEST(a_small_difference_does_not_change_the_choice),
         TEST(few_operations_change_nothing),
+        TEST(a_paused_storage_costs_no_encoding),
         TEST(a_calibration_measures_all_rates_and_leaves_no_object),
         TEST(without_auto_nothing_is_measured),
     };
