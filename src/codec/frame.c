@@ -159,6 +159,13 @@ kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
     return at;
 }
 
+uint32_t
+kvt__frame_crc(const unsigned char *frame, size_t n)
+{
+    return kvt__crc32c_join(kvt__crc32c(0, frame, SUMMED_AT), kvt__get_le32(frame + 12),
+                            n - SUMMED_AT);
+}
+
 /* ------------------------------------------------------------------------ decode */
 
 static int

@@ -53,6 +53,10 @@ size_t kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *s
                          const struct kvt__id *id, const unsigned char *chunk, uint32_t crc,
                          unsigned char *out);
 
+/* Return the CRC32C of all n bytes of a frame from kvt__frame_encode(), without a pass over the
+ * bytes. */
+uint32_t kvt__frame_crc(const unsigned char *frame, size_t n);
+
 /* Parse the header of n bytes.  Any bytes whatever are safe.  has_crc: the caller has verified a
  * checksum of all bytes, so this function does not.  *out borrows `in`.  0; -EBADMSG with a
  * sentence: the bytes are no whole frame of this version, or the checksum is wrong. */

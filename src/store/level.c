@@ -129,7 +129,7 @@ encode(struct kvt__level *level, struct kvt__store_req *req)
     if (err)
         return err;
     req->tier_op.slot = req->staging;
-    req->tier_op.crc = kvt__crc32c_cold(0, req->staging.payload, req->staging.bytes);
+    req->tier_op.crc = kvt__frame_crc(req->staging.payload, req->staging.bytes);
     req->object.shape = (struct kvt__shape){ .format = 4, .dtype = 6, /* BINARY, uint8 */
                                              .dims = { (uint32_t)req->staging.bytes } };
     return 0;
@@ -421,11 +421,11 @@ static int
 decode(struct kvt__level *level, struct kvt__store_req *req, uint32_t *crc)
 {
     const struct kvt__found *found = &req->tier_op.found;
-    uint32_t actual = found->has_read_crc
-        ? found->read_crc : kvt__crc32c_cold(0, req->slot.payload, found->payload_bytes);
 
     if (found->payload_bytes >= req->bytes)
         return kvt__fail(EBADMSG, "the encoded chunk is larger than the chunk.");
+    uint32_t actual = found->has_read_crc
+        ? found->read_crc : kvt__crc32c_cold(0, req->slot.payload, found->payload_bytes);
     if (actual != found->crc)
         return kvt__fail(EBADMSG, "the checksum is wrong.");
     return kvt__level_decode(level, req, found->payload_bytes, crc);

@@ -88,6 +88,7 @@ a_frame_restores_its_chunk(void **state)
             if (serde == KVT__SERDE_LOSSLESS)
                 assert_true(c.n > 0 && c.n < c.bytes);
             if (c.n) {
+                assert_int_equal(kvt__frame_crc(c.frame, c.n), kvt__crc32c(0, c.frame, c.n));
                 assert_int_equal(kvt__frame_parse(c.frame, c.n, false, &frame), 0);
                 assert_int_equal(frame.serde, serde);
                 assert_memory_equal(&frame.shape, &shapes[s], sizeof frame.shape);
