@@ -24,6 +24,7 @@
 #define WINDOW_BYTES (UINT64_C(32) << 20) /* measured before a rate is revised */
 #define LARGEST_OBJECT ((size_t)4 << 20)
 #define ENOUGH_NS (KVT__NS_PER_S / 10)    /* a transfer of this time is long enough */
+#define SAMPLE 64u                        /* of so many naive chunks, one is encoded */
 #define PERMILLE 1000u
 #define USUAL_KEPT 700u                   /* of bfloat16 */
 
@@ -80,6 +81,17 @@ kvt__choice_text(const struct kvt__table_rates *r, char *out, size_t size)
 }
 
 /* ------------------------------------------------------------------------ operations */
+
+/* A few chunks are encoded also while the choice is naive: otherwise chunks that the codec once
+ * could not shrink would decide for ever. */
+bool
+kvt__choice_is_naive(struct kvt__level *owner)
+{
+    struct kvt__choice *choice = &owner->choice;
+
+    return choice->is_measured && !atomic_load(&choice->encodes) &&
+           (atomic_fetch_add(&choice->n_naive, 1) + 1) % SAMPLE;
+}
 
 void
 kvt__choice_begin(struct kvt__level *owner, enum kvt__table_pause kind)
@@ -268,6 +280,8 @@ kvt__choice_calibrate(struct kvt__level *owner)
     if (!choice->is_measured)
         return;
     choice->rates = kvt__table_get_rates(kvt__level_index(owner));
+    if (choice->rates.choice) /* the choice of the host's other processes */
+        atomic_store(&choice->encodes, choice->rates.choice == 1 + KVT__SERDE_LOSSLESS);
     unsigned char *memory = choice->rates.choice ? NULL : aligned_alloc(4096, bytes);
     if (memory) {
         fill(memory, bytes);

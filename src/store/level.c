@@ -120,8 +120,7 @@ encode(struct kvt__level *level, struct kvt__store_req *req)
 {
     if (req->by_key || level->serde == KVT__SERDE_NAIVE)
         return 0;
-    bool naive = level->choice.is_measured && !atomic_load(&level->choice.encodes);
-    int err = naive ? -ENOTSUP : kvt__level_encode(level, req);
+    int err = kvt__choice_is_naive(level) ? -ENOTSUP : kvt__level_encode(level, req);
     if (err == -ENOTSUP) {
         req->stores_raw |= kvt__level_bit(level);
         return -EEXIST;

@@ -26,6 +26,7 @@ struct kvt__retired {
 struct kvt__choice {
     bool is_measured;    /* remote_serde: auto; constant */
     atomic_bool encodes; /* new chunks are lossless */
+    atomic_uint n_naive; /* chunks that the choice left naive */
     struct kvt__table_rates rates; /* only the upkeep thread */
     pthread_mutex_t lock; /* guards the fields below: measurements since the last revision */
     unsigned n[2];       /* operations in progress */
@@ -218,6 +219,9 @@ void kvt__choice_calibrate(struct kvt__level *owner);
 
 /* Choose again if the operations since the last call say enough.  Only the upkeep thread. */
 void kvt__choice_revise(struct kvt__level *owner);
+
+/* Return true if the next new chunk stays naive without an attempt of the codec. */
+bool kvt__choice_is_naive(struct kvt__level *owner);
 
 /* Measure a read or a write.  end: bytes of the object, 0 after a failure. */
 void kvt__choice_begin(struct kvt__level *owner, enum kvt__table_pause kind);

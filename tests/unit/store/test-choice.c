@@ -107,6 +107,37 @@ a_small_difference_does_not_change_the_choice(void **state)
 }
 
 static void
+naive_storage_still_encodes_some_chunks(void **state)
+{
+    struct env *e = *state;
+    unsigned n_naive = 0;
+
+    measure(e, 20000, 3000);
+    for (unsigned i = 0; i < 128; i++) {
+        assert_int_equal(put_kv(e, i), 0);
+        n_naive += file_there(e, i);
+        assert_true(is_read(e, i));
+    }
+    assert_int_equal(n_naive, 126);
+    assert_int_equal(e->store->levels[0].choice.decoded[KVT__PAUSE_WRITES], 2 * BYTES);
+}
+
+static void
+a_process_begins_with_the_choice_of_the_index(void **state)
+{
+    struct env *e = *state;
+    /* Between the thresholds of both choices. */
+    uint64_t equal = 3000 * e->store->codec_threads * 3 / 10;
+
+    measure(e, equal * 2, 3000);
+    measure(e, equal * 11 / 10, 3000);
+    assert_false(atomic_load(&e->store->levels[0].choice.encodes));
+    reopen_over(e, "", settings);
+    kvt__choice_calibrate(&e->store->levels[0]);
+    assert_false(atomic_load(&e->store->levels[0].choice.encodes));
+}
+
+static void
 few_operations_change_nothing(void **state)
 {
     struct env *e = *state;
@@ -177,6 +208,8 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(a_slow_storage_gets_lossless_chunks_and_a_fast_one_naive_chunks),
         TEST(a_small_difference_does_not_change_the_choice),
+        TEST(naive_storage_still_encodes_some_chunks),
+        TEST(a_process_begins_with_the_choice_of_the_index),
         TEST(few_operations_change_nothing),
         TEST(a_paused_storage_costs_no_encoding),
         TEST(a_calibration_measures_all_rates_and_leaves_no_object),
