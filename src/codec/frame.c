@@ -220,6 +220,13 @@ kvt__frame_parse(const unsigned char *in, size_t n, bool has_crc, struct kvt__fr
 }
 
 bool
+kvt__frame_is_unknown(const unsigned char *in, size_t n)
+{
+    return n >= KVT__FRAME_HEADER_BYTES && !memcmp(in, KVT__FRAME_MAGIC, 8) &&
+           (kvt__get_le32(in + 8) != VERSION || kvt__get_le32(in + 24) >= KVT__N_SERDES);
+}
+
+bool
 kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk)
 {
     const struct kvt__codec *codec = serdes[frame->serde].codec;

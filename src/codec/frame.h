@@ -62,6 +62,10 @@ uint32_t kvt__frame_crc(const unsigned char *frame, size_t n);
  * sentence: the bytes are no whole frame of this version, or the checksum is wrong. */
 int kvt__frame_parse(const unsigned char *in, size_t n, bool has_crc, struct kvt__frame *out);
 
+/* Return true if n bytes, which are no frame of this version, are a frame of another version or with
+ * an unknown codec. */
+bool kvt__frame_is_unknown(const unsigned char *in, size_t n);
+
 /* Decode the chunk of a parsed frame into a buffer of kvt__chunk_shape_bytes().  False: a plane is
  * corrupt; the buffer has any content.  The caller compares the decoded chunk with frame->crc. */
 bool kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);

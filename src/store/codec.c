@@ -217,7 +217,8 @@ check_frame(const struct kvt__level *level, const struct kvt__store_req *req,
     return 0;
 }
 
-/* Decode from the scratch into the slot; the thread is in the gate. */
+/* Decode from the scratch into the slot; the thread is in the gate.  0; -ENOENT, -EBADMSG with a
+ * sentence, as kvt__level_decode(). */
 static int
 decode(const struct kvt__level *level, struct kvt__store_req *req, const unsigned char *in,
        size_t n, uint32_t *crc)
@@ -225,6 +226,9 @@ decode(const struct kvt__level *level, struct kvt__store_req *req, const unsigne
     struct kvt__frame frame;
     int err = kvt__frame_parse(in, n, true, &frame);
 
+    if (err && kvt__frame_is_unknown(in, n)) /* intact, by its checksum */
+        return kvt__fail(ENOENT, "%s: another version of kvtier encoded the chunk.",
+                         req->object.key);
     if (!err)
         err = check_frame(level, req, &frame);
     if (err)

@@ -415,7 +415,7 @@ size_end(struct kvt__store_req *req)
 }
 
 /* Compare the checksum of the encoded chunk, and decode the chunk.  *crc: CRC32C of the chunk.  0;
- * -ECANCELED; -EBADMSG, -ENOMEM with a sentence. */
+ * -ENOENT, -ECANCELED, -EBADMSG, -ENOMEM with a sentence. */
 static int
 decode(struct kvt__level *level, struct kvt__store_req *req, uint32_t *crc)
 {

@@ -205,7 +205,8 @@ void kvt__encoded_release(struct kvt__store_req *req);
 
 /* Decode the n bytes at the start of the slot of a GET, which were verified, into the slot, and set
  * *crc to the CRC32C of the chunk.  Blocks while other threads encode and decode.  0; -ECANCELED:
- * the request is not wanted any more; -EBADMSG, -ENOMEM with a sentence. */
+ * the request is not wanted any more; -ENOENT with a sentence: another version of kvtier encoded
+ * the chunk; -EBADMSG, -ENOMEM with a sentence. */
 int kvt__level_decode(struct kvt__level *level, struct kvt__store_req *req, size_t n,
                       uint32_t *crc);
 

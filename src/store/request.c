@@ -183,7 +183,7 @@ note_result(struct kvt__store_req *req, int err)
     if (req->op == KVT__TIER_PUT)
         return false;
     return req->by_key ? failed || (!err && req->op != KVT__TIER_REMOVE)
-                       : !err && req->op == KVT__TIER_GET;
+                       : (!err || err == -ECANCELED) && req->op == KVT__TIER_GET;
 }
 
 /* Set the result of the request: for PUT and REMOVE the first failure of a level, for other

@@ -521,6 +521,58 @@ a_frame_with_a_right_checksum_is_served_only_if_it_is_the_chunk(void **state)
 }
 
 static void
+a_chunk_of_a_newer_version_is_a_miss_and_stays(void **state)
+{
+    unsigned char chunk[BYTES], frame[4 * BYTES];
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    fill_kv(chunk, 1);
+    struct kvt__id id = id_of(1);
+    for (int at = 8; at <= 24; at += 16) { /* version, then codec */
+        size_t n = kvt__frame_encode(KVT__SERDE_LOSSLESS, &layout, &id, chunk,
+                                     kvt__crc32c(0, chunk, BYTES), frame);
+
+        frame[at] = 99;
+        put_object(e, 1, frame, n);
+        assert_int_equal(probe_kv(e, 1), 0);
+        assert_int_equal(get_kv(e, 1), -ENOENT);
+        assert_true(is_encoded(e, 1, "lossless"));
+        assert_false(find_kv(e, 1));
+        assert_int_equal(n_warnings, 0);
+    }
+    assert_int_equal(put_kv(e, 1), 0);
+    assert_int_equal(get_kv(e, 1), 0);
+}
+
+static bool
+is_never_wanted(const struct kvt__store_req *req)
+{
+    (void)req;
+    return false;
+}
+
+static void
+a_load_that_is_not_wanted_any_more_is_not_decoded(void **state)
+{
+    struct env *e = *state;
+    struct request r;
+
+    reopen(e, kv8);
+    assert_int_equal(put_kv(e, 2), 0);
+    reopen(e, naive);
+    assert_int_equal(put_kv(e, 2), 0);
+    reopen(e, kv8); /* the storage has the chunk in two encodings */
+    init_kv(&r, e, KVT__TIER_GET, 2);
+    r.req.is_wanted = is_never_wanted;
+    kvt__store_run(e->store, &r.req);
+    assert_int_equal(r.req.error.code, -ECANCELED);
+    free(r.memory);
+    assert_true(is_encoded(e, 2, "kv8") && file_there(e, 2));
+    assert_true(find_kv(e, 2));
+}
+
+static void
 a_file_of_another_program_is_no_encoded_chunk(void **state)
 {
     unsigned char bytes[BYTES];
@@ -614,6 +666,8 @@ main(void)
         TEST(the_most_storages_have_levels_for_all_encodings),
         TEST(a_corrupt_encoded_chunk_is_removed_and_never_served),
         TEST(a_frame_with_a_right_checksum_is_served_only_if_it_is_the_chunk),
+        TEST(a_chunk_of_a_newer_version_is_a_miss_and_stays),
+        TEST(a_load_that_is_not_wanted_any_more_is_not_decoded),
         TEST(a_file_of_another_program_is_no_encoded_chunk),
         TEST(many_threads_encode_and_decode_through_a_narrow_gate),
         TEST(eviction_counts_encoded_bytes),
