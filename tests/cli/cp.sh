@@ -169,11 +169,11 @@ has 'disk full'
 
 # After an interrupt a second cp skips the copied chunks.
 make slow 'disk_io_threads: 1' 'remote_storage_plugins: fault' 'extra_config:' \
-    "  remote_storage_plugin.fault.base_path: delay=1,delay_ms=500/fs://$dir/late"
+    "  remote_storage_plugin.fault.base_path: delay=1,delay_ms=100/fs://$dir/late"
 make late "remote_url: fs://$dir/late"
 for signal in INT HUP; do
     rm -rf late
-    "$kvtier" cp --from gds.yaml --to slow.yaml >out 2>err &
+    env --default-signal=HUP "$kvtier" cp --from gds.yaml --to slow.yaml >out 2>err &
     pid=$!
     until [ -n "$(find late -name '*.data' 2>/dev/null)" ]; do
         kill -0 $pid || break
