@@ -120,7 +120,9 @@ class WhatKvtierWrites(OnDisk):
         kvtier's trailer.
 
         kvtier cannot distinguish such a file from a truncated file of kvtier.  The chunk is a
-        miss until kvtier or LMCache stores the chunk in a new file.
+        miss until kvtier or LMCache stores the chunk in a new file.  kvtier stores the chunk after
+        a load of the chunk failed: a load that ends at the first chunk may cancel the others, and
+        leaves their entries in the index.
         """
         for use_odirect in (False, True):
             tokens = self.tokens(LARGE, 3)
@@ -135,10 +137,12 @@ class WhatKvtierWrites(OnDisk):
             with self.subTest(use_odirect=use_odirect):
                 found = kvtier.get(tokens)
                 self.assertEqual([one for one in found if one not in missed], [])
-                while kvtier.lookup(tokens):  # each failed load removes a chunk from the index
-                    kvtier.get(tokens)
-                chunks = kvtier.store(tokens, 2)
-                self.assertEqual(kvtier.get(tokens), chunks)
+                for _ in range(4):  # each failed load removes an entry
+                    chunks = kvtier.store(tokens, 2)
+                    found = kvtier.get(tokens)
+                    if found == chunks:
+                        break
+                self.assertEqual(found, chunks)
 
 
 class Damaged(OnDisk):

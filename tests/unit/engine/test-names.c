@@ -116,8 +116,10 @@ long_names_are_evicted_with_their_files(void **state)
     fixture_open(f, small); /* room for three */
     for (uint32_t n = 1; n <= 10; n++)
         store_prefix(f, n); /* adds a chunk */
-    assert_int_equal(counter(f, "evicted_chunks") + each_file(f, NULL, NULL),
-                     counter(f, "store_chunks"));
+    /* The listing of the new index may enter a file just after its eviction.  The entry without a
+     * file is evicted too, so the sum can exceed the stored chunks. */
+    assert_true(counter(f, "evicted_chunks") + each_file(f, NULL, NULL) >=
+                counter(f, "store_chunks"));
     assert_in_range(each_file(f, NULL, NULL), 1, 3);
 }
 
