@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the encodings of remote_serde behind a real vLLM on the CPU, with the demo's model
-and chunks in a real S3 server behind a link of 1 Gb/s: the warm time to first token.
+"""Compare the encodings of remote_serde behind a real vLLM on the CPU, with chunks in a real S3
+server behind a link of 1 Gb/s: the warm time to first token.  The model is the demo's, or Gemma 3
+270M with prompts of the demo's text: cachegen shrinks the KV of random weights less.
 
 The link is kvtier-bench-link, a relay between kvtier and SeaweedFS.  The rate of the link is
 measured first, by the download of an object.
@@ -49,9 +50,19 @@ TOKENS_FOUND = "vllm:external_prefix_cache_hits_total"
 COUNTERS = ("s3_requests", "s3_repetitions", "s3_hedges", "load_chunks", "memory_hits")
 ENCODINGS = ("lossless", "cachegen", "kv8", "kv4")
 GOALS = {"lossless": 0.75, "cachegen": 0.35}
+ARGUMENTS = ["--max-model-len", "16384"]
+# All layers then load all tokens of a prompt, instead of a window of the tokens.
+GEMMA_ARGUMENTS = ["--disable-hybrid-kv-cache-manager"]
+TEXT_STEP = 100  # tokens from the begin of a prompt in the text to the begin of the next
 DOWNLOAD_BYTES = 64 << 20
 STILL_S = 3
 STORE_TIMEOUT_S = 600
+
+TOKENIZE = """
+import json, sys, tokenizers
+with open(sys.argv[2], encoding="utf-8") as file:
+    print(json.dumps(tokenizers.Tokenizer.from_file(sys.argv[1]).encode(file.read()).ids))
+"""
 
 
 def log(text):
@@ -151,7 +162,7 @@ class Encoding:
                "VLLM_SERVER_DEV_MODE": "1"}  # for /reset_prefix_cache
         with Server(bench.python, bench.model,
                     os.path.join(bench.directory, f"{self.name}.log"),
-                    workplace.transfer_config(), ["--max-model-len", "16384"],
+                    workplace.transfer_config(), [*ARGUMENTS, *bench.arguments],
                     env) as server:
             server.complete(bench.warmup, 4)
             yield server
@@ -232,19 +243,39 @@ class Bench:
         self.args = args
         self.directory = directory
         self.python = workplace.vllm_python()
-        self.model = workplace.small_model(self.python)
+        self.arguments = GEMMA_ARGUMENTS if args.model == "gemma" else []
+        self.model = (workplace.gemma if args.model == "gemma" else
+                      workplace.small_model)(self.python)
         with open(os.path.join(self.model, "config.json")) as config:
             self.vocabulary = json.load(config)["vocab_size"]
+        self.text = self.read_text() if args.model == "gemma" else None
         self.random = random.Random(args.seed)
+        self.n_prompts = 0
         self.prompts = [self.prompt(args.tokens) for _ in range(args.prompts)]
         self.warmup = self.prompt(args.tokens)
         self.short = self.prompt(workplace.CHUNK_TOKENS + 16)
         self.bucket = self.link = None
         self.encodings = []
 
+    def read_text(self):
+        """Return the tokens of the demo's text."""
+        return json.loads(subprocess.run(
+            [self.python, "-c", TOKENIZE, os.path.join(self.model, "tokenizer.json"),
+             os.path.join(workplace.DEMO, "text.txt")],
+            check=True, stdout=subprocess.PIPE, text=True).stdout)
+
     def prompt(self, n_tokens):
-        return workplace.whole_chunks(
-            [self.random.randrange(2, self.vocabulary) for _ in range(n_tokens)])
+        """Return another prompt: random tokens, or a part of the text.  No two prompts have an
+        equal first chunk."""
+        if not self.text:
+            return workplace.whole_chunks(
+                [self.random.randrange(2, self.vocabulary) for _ in range(n_tokens)])
+        bos, *text = self.text
+        self.n_prompts += 1
+        at = self.n_prompts * TEXT_STEP
+        if at + n_tokens > len(text):
+            raise ServerError("the text has %d tokens" % len(text))
+        return workplace.whole_chunks([bos] + text[at:at + n_tokens - 1])
 
     def run(self, bucket, link):
         self.bucket, self.link = bucket, link
@@ -336,6 +367,8 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--encodings", nargs="+", default=list(ENCODINGS),
                         help="measured beside naive (%(default)s)")
+    parser.add_argument("--model", choices=("demo", "gemma"), default="demo",
+                        help="(%(default)s)")
     parser.add_argument("--prompts", type=int, default=4, help="at least 3 (%(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     parser.add_argument("--tokens", type=int, default=10000,

@@ -78,6 +78,12 @@ def small_model(python):
                      [script, text])
 
 
+def gemma(python):
+    """Return the directory of Gemma 3 270M, a download of 0.25 GB."""
+    script = os.path.join(REPOSITORY, "tests", "e2e", "make-gemma.py")
+    return make_once("gemma", lambda directory: [python, script, directory], [script])
+
+
 def read_text(name):
     with open(os.path.join(DEMO, name), encoding="utf-8") as f:
         return f.read()

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/crc32c.h"
 #include "codec/frame.h"
 
 #define MAX_CHUNK (UINT64_C(1) << 22)
@@ -22,12 +23,18 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(in, data, size);
     if (!kvt__frame_parse(in, size, true, &frame) &&
         kvt__chunk_shape_bytes(&frame.shape) <= MAX_CHUNK) {
-        unsigned char *chunk = malloc((size_t)kvt__chunk_shape_bytes(&frame.shape));
+        size_t bytes = (size_t)kvt__chunk_shape_bytes(&frame.shape);
+        unsigned char *chunk = malloc(bytes);
+        unsigned char *plane = malloc(kvt__chunk_plane_bytes(&frame.shape));
 
-        if (!chunk)
+        if (!chunk || !plane)
             abort();
-        (void)kvt__frame_decode(&frame, chunk);
+        bool is_chunk = kvt__frame_decode(&frame, chunk);
+        frame.crc = is_chunk ? kvt__crc32c(0, chunk, bytes) : 0;
+        if (kvt__frame_verify(&frame, plane) != is_chunk)
+            abort();
         free(chunk);
+        free(plane);
     }
     free(in);
     return 0;

@@ -91,9 +91,7 @@ class Quality:
         self.args = args
         self.directory = directory
         self.python = workplace.vllm_python()
-        script = os.path.join(workplace.REPOSITORY, "tests", "e2e", "make-gemma.py")
-        self.model = workplace.make_once(
-            "gemma", lambda out: [self.python, script, out], [script])
+        self.model = workplace.gemma(self.python)
         self.log = os.path.join(args.keep or directory, "vllm.log")
 
     def engine(self, save, transfer=None, env=(), step=STEP_TOKENS):

@@ -26,7 +26,7 @@ struct kvt__chunk_shape {
 };
 
 #define KVT__CHUNK_MAX_PLANES (UINT32_C(1) << 20)
-#define KVT__CHUNK_MAX_BYTES (UINT64_C(1) << 40)
+#define KVT__CHUNK_MAX_BYTES (UINT64_C(1) << 34)
 
 /* Return true if the fields describe a chunk; any numbers are safe.  The other functions require a
  * valid shape. */

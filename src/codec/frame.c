@@ -226,20 +226,41 @@ kvt__frame_is_unknown(const unsigned char *in, size_t n)
            (kvt__get_le32(in + 8) != VERSION || kvt__get_le32(in + 24) >= KVT__N_SERDES);
 }
 
+/* Decode plane i, whose encoded bytes begin at *at; *at becomes the end of these bytes. */
+static bool
+decode_plane(const struct kvt__frame *frame, uint32_t i, const unsigned char **at,
+             unsigned char *out)
+{
+    struct kvt__plane_shape plane = kvt__chunk_plane(&frame->shape, i);
+    size_t n = kvt__get_le32(frame->sizes + (size_t)i * 4);
+    const unsigned char *encoded = *at;
+
+    *at += n;
+    return serdes[frame->serde].codec->decode(&plane, encoded, n, out);
+}
+
 bool
 kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk)
 {
-    const struct kvt__codec *codec = serdes[frame->serde].codec;
     size_t plane_bytes = kvt__chunk_plane_bytes(&frame->shape);
     const unsigned char *at = frame->planes;
 
-    for (uint32_t i = 0; i < frame->shape.n_planes; i++) {
-        struct kvt__plane_shape plane = kvt__chunk_plane(&frame->shape, i);
-        size_t n = kvt__get_le32(frame->sizes + (size_t)i * 4);
-
-        if (!codec->decode(&plane, at, n, chunk + i * plane_bytes))
+    for (uint32_t i = 0; i < frame->shape.n_planes; i++)
+        if (!decode_plane(frame, i, &at, chunk + i * plane_bytes))
             return false;
-        at += n;
-    }
     return true;
+}
+
+bool
+kvt__frame_verify(const struct kvt__frame *frame, unsigned char *plane)
+{
+    const unsigned char *at = frame->planes;
+    uint32_t crc = 0;
+
+    for (uint32_t i = 0; i < frame->shape.n_planes; i++) {
+        if (!decode_plane(frame, i, &at, plane))
+            return false;
+        crc = kvt__crc32c(crc, plane, kvt__chunk_plane_bytes(&frame->shape));
+    }
+    return crc == frame->crc;
 }

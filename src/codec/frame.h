@@ -70,4 +70,9 @@ bool kvt__frame_is_unknown(const unsigned char *in, size_t n);
  * corrupt; the buffer has any content.  The caller compares the decoded chunk with frame->crc. */
 bool kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
 
+/* Decode the planes of a parsed frame one after the other into `plane`, a buffer of
+ * kvt__chunk_plane_bytes(), and compare the decoded chunk with frame->crc.  False: a plane is
+ * corrupt, or the checksum is wrong. */
+bool kvt__frame_verify(const struct kvt__frame *frame, unsigned char *plane);
+
 #endif

@@ -2,7 +2,6 @@
  *
  * Chunks in memory for kvtier.h: the contents of a chunk's file, and encoded chunks. */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "kvtier.h"
@@ -109,28 +108,6 @@ decode(const struct kvt__frame *frame, unsigned char *chunk)
     if (kvt__crc32c_cold(0, chunk, kvt__chunk_shape_bytes(&frame->shape)) != frame->crc)
         return kvt__fail(EBADMSG, "the checksum of the decoded chunk is wrong.");
     return 0;
-}
-
-int
-kvt__frame_decode_new(const unsigned char *in, size_t n, bool has_crc, struct kvt__frame *frame,
-                      unsigned char **chunk)
-{
-    int err = kvt__frame_parse(in, n, has_crc, frame);
-
-    *chunk = NULL;
-    if (err)
-        return err;
-    uint64_t bytes = kvt__chunk_shape_bytes(&frame->shape);
-    *chunk = malloc(bytes);
-    if (!*chunk)
-        return kvt__fail(ENOMEM, "allocate %llu bytes for a decoded chunk",
-                         (unsigned long long)bytes);
-    err = decode(frame, *chunk);
-    if (err) {
-        free(*chunk);
-        *chunk = NULL;
-    }
-    return err;
 }
 
 int

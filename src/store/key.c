@@ -152,19 +152,35 @@ may_list(const struct kvt__level *level, const char *key)
     return slash != '/' && !strchr(key, '/') && strchr(key, slash);
 }
 
-/* Decode the payload of an encoded chunk, and compare the decoded chunk with its checksum and the
- * identity in the frame with the object's identity.  0; -EBADMSG, -ENOMEM with a sentence. */
+/* Decode the chunk of a frame plane by plane, and compare the chunk with its checksum.  0; -EBADMSG,
+ * -ENOMEM with a sentence. */
+static int
+verify_planes(const struct kvt__frame *frame)
+{
+    size_t bytes = kvt__chunk_plane_bytes(&frame->shape);
+    unsigned char *plane = malloc(bytes);
+
+    if (!plane)
+        return kvt__fail(ENOMEM, "allocate %zu bytes for a decoded plane", bytes);
+    bool is_chunk = kvt__frame_verify(frame, plane);
+    free(plane);
+    return is_chunk ? 0 : kvt__fail(EBADMSG, "the encoded chunk cannot be decoded, or the checksum "
+                                    "of the decoded chunk is wrong.");
+}
+
+/* Decode the payload of an encoded chunk, and compare the identity in the frame with the object's
+ * identity.  0; -EBADMSG, -ENOMEM with a sentence. */
 static int
 check_frame(const struct kvt__store_req *req)
 {
     const struct kvt__found *found = &req->found;
     struct kvt__frame frame;
-    unsigned char *chunk;
     char why[KVT__WHY_BYTES];
 
-    int err = kvt__frame_decode_new(req->tier_op.slot.payload, found->payload_bytes,
-                                    found->has_id, &frame, &chunk);
-    free(chunk);
+    int err = kvt__frame_parse(req->tier_op.slot.payload, found->payload_bytes, found->has_id,
+                               &frame);
+    if (!err)
+        err = verify_planes(&frame);
     if (!err && frame.serde != kvt__serde_of_key(req->by_key))
         err = kvt__fail(EBADMSG, "the chunk is encoded as %s.", kvt__serde_name(frame.serde));
     if (!err && found->has_id && !found->id_of_key && !kvt__id_equal(&found->id, &frame.id))

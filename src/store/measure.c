@@ -122,6 +122,30 @@ describe_naive(const struct kvt_op *op, struct subject *s)
         : assume_shape(s, op->found_bytes / bytes, dtype->element, op->tokens);
 }
 
+/* Parse the frame of an operation, and decode the frame into allocated memory.  After an error
+ * *chunk is NULL.  0; -EBADMSG, -ENOMEM with a sentence. */
+static int
+decode_new(const struct kvt_op *op, struct kvt__frame *frame, unsigned char **chunk)
+{
+    struct kvt_frame decoded = { .struct_size = sizeof decoded };
+    int err = kvt__frame_parse(op->buf, op->found_bytes, op->found & KVT_FOUND_CHECKED, frame);
+
+    *chunk = NULL;
+    if (err)
+        return err;
+    uint64_t bytes = kvt__chunk_shape_bytes(&frame->shape);
+    *chunk = malloc(bytes);
+    if (!*chunk)
+        return kvt__fail(ENOMEM, "allocate %llu bytes for a decoded chunk",
+                         (unsigned long long)bytes);
+    err = kvt_frame_decode(op->buf, op->found_bytes, &decoded, *chunk);
+    if (err) {
+        free(*chunk);
+        *chunk = NULL;
+    }
+    return err;
+}
+
 /* Fill in the subject from an encoded chunk. */
 static int
 describe_frame(const struct kvt_op *op, struct subject *s)
@@ -133,8 +157,7 @@ describe_frame(const struct kvt_op *op, struct subject *s)
     struct kvt__frame frame;
     char why[KVT__WHY_BYTES];
 
-    int err = kvt__frame_decode_new(op->buf, op->found_bytes, op->found & KVT_FOUND_CHECKED,
-                                    &frame, &s->decoded);
+    int err = decode_new(op, &frame, &s->decoded);
     if (err) {
         snprintf(why, sizeof why, "%s", kvt__why());
         return kvt__fail(-err, "%s: %s", op->key, why);

@@ -185,11 +185,6 @@ enum kvt__serde kvt__serde_of_key(const char *key);
 struct kvt_op;
 void kvt__op_report(struct kvt_op *op, const struct kvt__found *found, bool verified);
 
-/* Parse a frame of n bytes as kvt__frame_parse(), and decode the frame into allocated memory.  The
- * caller frees *chunk; after an error *chunk is NULL.  0; -EBADMSG, -ENOMEM with a sentence. */
-int kvt__frame_decode_new(const unsigned char *in, size_t n, bool has_crc,
-                          struct kvt__frame *frame, unsigned char **chunk);
-
 /* ------------------------------------------------------------------- codec.c */
 
 /* Open the gate that limits the threads in codecs.  0; -ENOMEM with a sentence. */

@@ -73,6 +73,17 @@ set_crc(unsigned char *frame, size_t n)
     kvt__put_le32(frame + 12, kvt__crc32c(0, frame + 16, n - 16));
 }
 
+/* kvt__frame_verify() needs memory for a plane only. */
+static void
+assert_verifies(const struct kvt__frame *frame, bool expected)
+{
+    unsigned char *plane = malloc(kvt__chunk_plane_bytes(&frame->shape));
+
+    assert_non_null(plane);
+    assert_int_equal(kvt__frame_verify(frame, plane), expected);
+    free(plane);
+}
+
 /* ------------------------------------------------------------------------- tests */
 
 static void
@@ -95,6 +106,9 @@ a_frame_restores_its_chunk(void **state)
                 assert_memory_equal(&frame.id, &id, sizeof id);
                 assert_true(kvt__frame_decode(&frame, c.decoded));
                 assert_int_equal(kvt__crc32c(0, c.decoded, c.bytes), frame.crc);
+                assert_verifies(&frame, true);
+                frame.crc ^= 1;
+                assert_verifies(&frame, false);
                 if (!kvt__serde_is_lossy(serde))
                     assert_memory_equal(c.decoded, c.original, c.bytes);
             }
