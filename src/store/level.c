@@ -377,41 +377,17 @@ kvt__store_enter_unread(struct kvt__store *store, const struct kvt__store_req *r
 
 /* --------------------------------------------------------------------- get */
 
-/* Begin a GET.  The size of an encoded object is unknown: a tier with any_memory accepts shorter
- * objects; at another tier a probe comes first. */
+/* Begin a GET.  The size of an encoded object is unknown. */
 static int
 get_begin(struct kvt__level *level, struct kvt__store_req *req)
 {
-    struct kvt__tier_op *op = &req->tier_op;
-
     if (!look_up_chunk(level, req))
         return -ENOENT;
-    if (level->serde == KVT__SERDE_NAIVE)
-        req->is_probed = false;
-    else if (level->tier->any_memory)
-        op->may_be_shorter = true;
-    else if (req->is_probed)
-        op->slot.bytes = req->encoded_bytes;
-    else
-        op->kind = KVT__TIER_PROBE;
+    req->tier_op.may_be_shorter = level->serde != KVT__SERDE_NAIVE;
     int err = kvt__circuit_begin(level, KVT__PAUSE_READS);
     if (!err)
         kvt__choice_begin(level->owner, KVT__PAUSE_READS);
     return err;
-}
-
-/* End the probe before the read of an encoded object.  KVT__LEVEL_AGAIN: the read follows; -EBADMSG
- * with a sentence: the object cannot be an encoded chunk. */
-static int
-size_end(struct kvt__store_req *req)
-{
-    const struct kvt__found *found = &req->tier_op.found;
-
-    if (!found->has_id || !found->payload_bytes || found->payload_bytes >= req->bytes)
-        return kvt__fail(EBADMSG, "%s: the object is no encoded chunk.", req->object.key);
-    req->encoded_bytes = found->payload_bytes;
-    req->is_probed = true;
-    return KVT__LEVEL_AGAIN;
 }
 
 /* Compare the checksum of the encoded chunk, and decode the chunk.  *crc: CRC32C of the chunk.  0;
@@ -421,8 +397,8 @@ decode(struct kvt__level *level, struct kvt__store_req *req, uint32_t *crc)
 {
     const struct kvt__found *found = &req->tier_op.found;
 
-    if (found->payload_bytes >= req->bytes)
-        return kvt__fail(EBADMSG, "the encoded chunk is larger than the chunk.");
+    if (!found->payload_bytes || found->payload_bytes >= req->bytes)
+        return kvt__fail(EBADMSG, "the object is not smaller than the chunk, or is empty.");
     uint32_t actual = found->has_read_crc
         ? found->read_crc : kvt__crc32c_cold(0, req->slot.payload, found->payload_bytes);
     if (actual != found->crc)
@@ -496,12 +472,9 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
         err = -EBADMSG;
     kvt__circuit_end(level, KVT__PAUSE_READS, err);
     kvt__choice_end(level->owner, KVT__PAUSE_READS,
-                    err || req->tier_op.kind == KVT__TIER_PROBE ? 0
-                                                       : req->tier_op.found.payload_bytes);
+                    err ? 0 : req->tier_op.found.payload_bytes);
     if (!err)
-        err = req->tier_op.kind == KVT__TIER_PROBE ? size_end(req) : check(level, req);
-    if (err == KVT__LEVEL_AGAIN)
-        return err;
+        err = check(level, req);
     if (err == -ENOENT)
         (void)kvt__table_forget(req->index, &req->seen, true);
     if (err == -ESTALE) {

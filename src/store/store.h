@@ -281,12 +281,11 @@ struct kvt__store_req {
     bool has_success; /* the request has succeeded at a level */
     uint32_t found_in; /* PROBE: the storage that has the chunk; bit i: levels[i] is the owner */
     bool is_sync;     /* the walk stays on the thread of kvt__store_run() */
-    bool is_probed;   /* GET: the size of the level's object is known, and the read follows */
+    bool is_probed;   /* GET by key: the size of the level's object is known; the read follows */
     /* Memory of the object, if the memory is not `slot`: by key, for a tier without any_memory; for
      * a PUT, the encoded chunk.  payload NULL: none. */
     struct kvt__slot staging;
     void *staging_heap; /* by key: allocated memory of staging */
-    uint64_t encoded_bytes; /* GET: is_probed: bytes of the encoded object */
     struct kvt__scratch *scratch; /* PUT: allocated memory of the encoded chunk; NULL: staging is a
                                    * slot of the pool */
     uint32_t stores_raw; /* PUT: the storage that receives the naive chunk, because the codec cannot

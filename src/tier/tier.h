@@ -86,7 +86,9 @@ struct kvt__tier_op {
     /* PUT: the payload; the tier may write to the margins around the payload.  GET: a slot for the
      * payload. */
     struct kvt__slot slot;
-    bool may_be_shorter;     /* GET: the chunk may be shorter than the slot */
+    bool may_be_shorter;     /* GET: the chunk may be shorter than the slot, and found.payload_bytes
+                              * is its length; not with in_memory, and not for a slot
+                              * of a device */
     bool overwrite;          /* PUT: replace an existing chunk */
     bool is_sync;            /* the calling thread waits for the end, so a tier with run() runs
                               * the operation inside submit() */
@@ -99,6 +101,7 @@ struct kvt__tier_op {
      *   -ENOENT   the chunk does not exist
      *   -EBUSY    REMOVE: the chunk is in use, retry later
      *   -EBADMSG  the chunk is corrupt, or has another length or form
+     *   -EMSGSIZE  may_be_shorter: the chunk is longer than the slot
      *   -ECANCELED  the tier was stopped
      *   -ENOSPC, -EROFS, -EACCES, -EIO ... the error of the storage */
     struct kvt__error error;

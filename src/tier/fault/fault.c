@@ -91,10 +91,10 @@ apply_delays(const struct fault_tier *t, uint64_t op)
 }
 
 static void
-flip_bit(const struct kvt__slot *slot, uint64_t random)
+flip_bit(unsigned char *payload, size_t bytes, uint64_t random)
 {
-    if (slot->bytes)
-        slot->payload[random / 8 % slot->bytes] ^= (unsigned char)(1 << random % 8);
+    if (bytes)
+        payload[random / 8 % bytes] ^= (unsigned char)(1 << random % 8);
 }
 
 /* -------------------------------------------------------------- operations */
@@ -104,9 +104,9 @@ flip_bit(const struct kvt__slot *slot, uint64_t random)
 static int
 put_corrupt(struct fault_tier *t, struct kvt__tier_op *op, uint64_t random)
 {
-    flip_bit(&op->slot, random);
+    flip_bit(op->slot.payload, op->slot.bytes, random);
     int err = kvt__tier_wait(t->next, op);
-    flip_bit(&op->slot, random);
+    flip_bit(op->slot.payload, op->slot.bytes, random);
     return err;
 }
 
@@ -114,12 +114,11 @@ put_corrupt(struct fault_tier *t, struct kvt__tier_op *op, uint64_t random)
 static int
 cut_short(const struct kvt__tier_op *op, uint64_t random)
 {
-    const struct kvt__slot *slot = &op->slot;
-    size_t keep = slot->bytes ? random % slot->bytes : 0;
+    size_t bytes = op->found.payload_bytes, keep = bytes ? random % bytes : 0;
 
-    memset(slot->payload + keep, 0xee, slot->bytes - keep);
+    memset(op->slot.payload + keep, 0xee, bytes - keep);
     return kvt__fail(EIO, "%s: read of %zu bytes in place of %zu made by fault://.",
-                     op->object->key, keep, slot->bytes);
+                     op->object->key, keep, bytes);
 }
 
 static int
@@ -132,7 +131,7 @@ get(struct fault_tier *t, struct kvt__tier_op *op, uint64_t random)
     if (happens(t, random, KVT__FAULT_short_read))
         return cut_short(op, random);
     if (happens(t, random, KVT__FAULT_bit_flip)) {
-        flip_bit(&op->slot, random);
+        flip_bit(op->slot.payload, op->found.payload_bytes, random);
         op->found.has_read_crc = false;
     }
     return 0;

@@ -167,15 +167,16 @@ uint64_t kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt_
 /* Implement kvt__tier_ops.run. */
 int kvt__files_run(struct kvt__tier *tier, struct kvt__tier_op *op);
 
-/* Write, remove, read or probe a chunk.  0, or -errno with a sentence: the values of
- * kvt__tier_op.error.  kvt__file_makes_room() implements kvt__tier_ops.makes_room. */
+/* Write, remove, read or probe a chunk.  may_be_shorter as in kvt__tier_op.  0, or -errno with a
+ * sentence: the values of kvt__tier_op.error.  kvt__file_makes_room() implements
+ * kvt__tier_ops.makes_room. */
 int kvt__file_put(struct kvt__tier *tier, const struct kvt__object *o,
                   const struct kvt__slot *slot, uint32_t crc);
 int kvt__file_remove(struct kvt__tier *tier, const struct kvt__object *o);
 bool kvt__file_makes_room(const struct kvt__tier *tier, const struct kvt__object *gone,
                           const struct kvt__object *o);
 int kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
-                  const struct kvt__slot *slot, struct kvt__found *found);
+                  const struct kvt__slot *slot, bool may_be_shorter, struct kvt__found *found);
 int kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
                     struct kvt__found *found);
 

@@ -247,40 +247,70 @@ wrong_size(const struct kvt__files *t, const struct kvt__object *o, int fd,
                      (long long)f->st.st_size, payload_bytes);
 }
 
-int
-kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
-         const struct kvt__slot *slot, struct kvt__found *found)
+/* Set the slot's length to the length of the open chunk.  0; -EMSGSIZE with a sentence: the chunk
+ * is longer than the slot; errors of read_metadata(). */
+static int
+set_length(const struct kvt__files *t, const struct kvt__object *o, int fd,
+           const struct opened *f, struct kvt__slot *slot)
+{
+    struct kvt__found found = { 0 };
+
+    /* Metadata is no aligned read.  kind->write() bypasses the page cache. */
+    (void)fcntl(fd, F_SETFL, t->kind->read ? O_DIRECT : 0);
+    int err = read_metadata(t, o, fd, f, &found);
+    (void)fcntl(fd, F_SETFL, f->direct ? O_DIRECT : 0);
+    if (err)
+        return err;
+    if (found.payload_bytes > slot->bytes)
+        return kvt__fail(EMSGSIZE, "%s: the chunk has %llu bytes, the buffer only %zu.", o->key,
+                         (unsigned long long)found.payload_bytes, slot->bytes);
+    slot->bytes = (size_t)found.payload_bytes;
+    return 0;
+}
+
+/* Read an open chunk of the slot's length. */
+static int
+read_chunk(const struct kvt__files *t, const struct kvt__object *o, int fd, struct opened *f,
+           const struct kvt__slot *slot, struct kvt__found *found)
 {
     unsigned char header[KVT__DIRECT_ALIGN] __attribute__((aligned(KVT__DIRECT_ALIGN)));
-    struct kvt__files *t = (struct kvt__files *)tier;
     bool on_device = kvt__slot_on_device(slot);
     /* A slot whose header is in host memory. */
     struct kvt__slot host_slot = { on_device ? header + sizeof header : slot->payload,
                                    slot->bytes, slot->source };
     struct kvt__form form;
-    struct opened f;
-    int err;
 
+    *found = (struct kvt__found){ .payload_bytes = slot->bytes,
+                                  .stored_bytes = bytes_of(t, o, f) };
+    if (!kvt__layout_form_of(t->layout, (uint64_t)f->st.st_size, slot->bytes, &form))
+        return wrong_size(t, o, fd, f, slot->bytes);
+    found->has_read_crc = on_device || !o->skips_crc;
+    int err = on_device ? read_to_device(t, fd, &form, slot, header, &found->read_crc)
+                        : read_extent(t, fd, f, &form, slot,
+                                      found->has_read_crc ? &found->read_crc : NULL);
+    if (err)
+        return kvt__file_failed(err, "read", o->key, f->dir, on_device ? kvt__why() : "");
+    err = kvt__layout_unframe(t->layout, &form, o, &host_slot, found);
+    if (err)
+        return bad_frame(err, o);
+    return form.has_id ? 0 : read_xattr(fd, &f->st, o, found);
+}
+
+int
+kvt__file_get(struct kvt__tier *tier, const struct kvt__object *o,
+         const struct kvt__slot *slot, bool may_be_shorter, struct kvt__found *found)
+{
+    struct kvt__files *t = (struct kvt__files *)tier;
+    struct kvt__slot used = *slot;
+    struct opened f;
+
+    assert(!may_be_shorter || !kvt__slot_on_device(slot));
     int fd = open_chunk(t, o, slot, &f);
     if (fd < 0)
         return fd;
-    *found = (struct kvt__found){ .payload_bytes = slot->bytes,
-                                  .stored_bytes = bytes_of(t, o, &f) };
-    if (!kvt__layout_form_of(t->layout, (uint64_t)f.st.st_size, slot->bytes, &form)) {
-        err = wrong_size(t, o, fd, &f, slot->bytes);
-        goto out;
-    }
-    found->has_read_crc = on_device || !o->skips_crc;
-    err = on_device ? read_to_device(t, fd, &form, slot, header, &found->read_crc)
-                    : read_extent(t, fd, &f, &form, slot,
-                                  found->has_read_crc ? &found->read_crc : NULL);
-    if (err)
-        err = kvt__file_failed(err, "read", o->key, f.dir, on_device ? kvt__why() : "");
-    else if ((err = kvt__layout_unframe(t->layout, &form, o, &host_slot, found)))
-        err = bad_frame(err, o);
-    else if (!form.has_id)
-        err = read_xattr(fd, &f.st, o, found);
-out:
+    int err = may_be_shorter ? set_length(t, o, fd, &f, &used) : 0;
+    if (!err)
+        err = read_chunk(t, o, fd, &f, &used, found);
     close(fd);
     return err;
 }

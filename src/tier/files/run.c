@@ -10,7 +10,7 @@ kvt__files_run(struct kvt__tier *tier, struct kvt__tier_op *op)
     case KVT__TIER_PUT:
         return kvt__file_put(tier, op->object, &op->slot, op->crc);
     case KVT__TIER_GET:
-        return kvt__file_get(tier, op->object, &op->slot, &op->found);
+        return kvt__file_get(tier, op->object, &op->slot, op->may_be_shorter, &op->found);
     case KVT__TIER_PROBE:
         return kvt__file_probe(tier, op->object, &op->found);
     default:

@@ -138,6 +138,33 @@ get_of_another_length_is_ebadmsg(void **state)
     assert_int_equal(get_bytes(f->tier, &c.object, 5000, 1, &found, &same), 0);
 }
 
+/* Shorter chunks are encoded: not in shared memory and not in a GPU's memory. */
+static void
+get_returns_a_shorter_chunk_if_the_caller_accepts_it(void **state)
+{
+    static const size_t sizes[] = { 1, 5000, 300 << 10, (600 << 10) - 1 };
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes && !f->gpu && !f->tier->in_memory; i++)
+        for (int opaque = 0; opaque < 2; opaque++) {
+            struct kvt__slot slot = slot_new(600 << 10, f->tier->phase);
+            struct chunk c;
+
+            chunk_init(&c, "model", (int64_t)i);
+            c.object.opaque = opaque;
+            assert_int_equal(put_bytes(f->tier, &c.object, sizes[i], i), 0);
+            struct kvt__tier_op op = { .kind = KVT__TIER_GET, .object = &c.object, .slot = slot,
+                                       .may_be_shorter = true };
+            assert_int_equal(kvt__tier_wait(f->tier, &op), 0);
+            check_found(f, &c, sizes[i], i, &op.found);
+            struct kvt__slot part = { .payload = slot.payload, .bytes = sizes[i] };
+            assert_true(slot_holds(&part, i));
+            op.slot.bytes = sizes[i] - 1;
+            assert_int_equal(kvt__tier_wait(f->tier, &op), -EMSGSIZE);
+            slot_free(&slot, f->tier->phase);
+        }
+}
+
 static void
 probe_returns_size_and_identity(void **state)
 {
@@ -243,6 +270,7 @@ main(int argc, char **argv)
         CONTRACT(put_does_not_change_the_payload),
         CONTRACT(put_overwrites_whole),
         CONTRACT(get_of_another_length_is_ebadmsg),
+        CONTRACT(get_returns_a_shorter_chunk_if_the_caller_accepts_it),
         CONTRACT(probe_returns_size_and_identity),
         CONTRACT(no_chunk_takes_more_than_stored_bytes_foretold),
         CONTRACT(a_removed_chunk_is_absent),
