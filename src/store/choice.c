@@ -214,7 +214,7 @@ measure_storage(struct kvt__level *owner, unsigned char *memory)
 {
     char key[64];
     struct kvt__object object = {
-        .key = key, .opaque = true, .is_full = true,
+        .key = key, .opaque = true,
         .hash.bits[0] = (uint64_t)kvt__wall_ns() ^ (uint64_t)getpid() << 40,
         .hash.form = KVT__HASH_UNSIGNED };
     struct kvt__slot slot = { .payload = memory + KVT__SLOT_MARGIN + owner->tier->phase };
@@ -262,11 +262,11 @@ fill(unsigned char *memory, size_t bytes)
 {
     uint32_t random = 1;
 
-    for (size_t i = 0; i + 2 <= bytes; i += 2) {
+    for (size_t i = 0; i < bytes; i += 2) {
         random = random * 1664525u + 1013904223u;
         uint32_t exponent = 127 - (uint32_t)__builtin_clz(random | 1);
 
-        memory[i] = (unsigned char)(random >> 8 ^ (exponent << 7 & 0x80));
+        memory[i] = (unsigned char)(random >> 8); /* also the lowest bit of the exponent */
         memory[i + 1] = (unsigned char)(exponent >> 1 | (random & 1) << 7);
     }
 }
