@@ -51,7 +51,7 @@ kvt__gate_open(struct kvt__store *store, int64_t codec_threads)
         return kvt__fail(ENOMEM, "store: open");
     pthread_mutex_init(&gate->lock, NULL);
     pthread_cond_init(&gate->changed, NULL);
-    gate->n_free = codec_threads ? (unsigned)codec_threads : quarter > 1 ? (unsigned)quarter : 1;
+    gate->n_free = codec_threads ? (unsigned)codec_threads : quarter > 0 ? (unsigned)quarter : 1;
     store->codec_threads = gate->n_free;
     store->gate = gate;
     return 0;
@@ -90,9 +90,6 @@ enter(struct kvt__codec_gate *gate, bool is_load)
         pthread_cond_wait(&gate->changed, &gate->lock);
     gate->n_loads -= is_load;
     gate->n_free--;
-    /* The last waiting load admits stores. */
-    if (is_load && !gate->n_loads && gate->n_free)
-        pthread_cond_broadcast(&gate->changed);
     pthread_mutex_unlock(&gate->lock);
 }
 

@@ -2,9 +2,10 @@
  *
  * Encoded chunks: stored smaller under names of their own, read back whole or not at all, beside
  * chunks in other encodings. */
-#include "store-test.h"
+#include "memory-test.h"
 
 #include <math.h>
+#include <sched.h>
 
 static const struct kvt__chunk_shape layout = { KVT__ELEMENT_BF16, KVT__PACKING_2LTD, 1, 1, 25,
                                                 1250, 2 };
@@ -15,6 +16,69 @@ static const char *const lossless[] = { ROOMY, "remote_serde=lossless", NULL };
 static const char *const kv8[] = { ROOMY, "remote_serde=kv8", NULL };
 static const char *const accepts_lossless[] = { ROOMY, "accept_serde=lossless", NULL };
 static const char *const accepts_kv8[] = { ROOMY, "accept_serde=kv8", NULL };
+
+static atomic_uint n_inside, max_inside; /* threads in a codec */
+static atomic_uint n_waits;              /* calls of pthread_cond_wait() */
+static atomic_bool holds_first; /* the first encoder posts first_inside and waits for go_on */
+static sem_t first_inside, go_on;
+static char order[8]; /* a letter for each run of a codec: e, d */
+static atomic_uint n_order;
+
+int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
+int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
+size_t __real_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
+                                const struct kvt__id *id, const unsigned char *chunk,
+                                uint32_t crc, unsigned char *out);
+size_t __wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
+                                const struct kvt__id *id, const unsigned char *chunk,
+                                uint32_t crc, unsigned char *out);
+bool __real_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
+bool __wrap_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
+
+int
+__wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock)
+{
+    atomic_fetch_add(&n_waits, 1);
+    return __real_pthread_cond_wait(cond, lock);
+}
+
+static void
+enter_codec(char letter)
+{
+    unsigned n = atomic_fetch_add(&n_inside, 1) + 1;
+
+    if (n > atomic_load(&max_inside))
+        atomic_store(&max_inside, n);
+    n = atomic_fetch_add(&n_order, 1);
+    if (n < sizeof order)
+        order[n] = letter;
+    for (int i = 0; i < 20; i++) /* let other threads come in */
+        sched_yield();
+}
+
+size_t
+__wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
+                         const struct kvt__id *id, const unsigned char *chunk, uint32_t crc,
+                         unsigned char *out)
+{
+    enter_codec('e');
+    if (atomic_exchange(&holds_first, false)) {
+        sem_post(&first_inside);
+        sem_wait(&go_on);
+    }
+    size_t n = __real_kvt__frame_encode(serde, shape, id, chunk, crc, out);
+    atomic_fetch_sub(&n_inside, 1);
+    return n;
+}
+
+bool
+__wrap_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk)
+{
+    enter_codec('d');
+    bool is_decoded = __real_kvt__frame_decode(frame, chunk);
+    atomic_fetch_sub(&n_inside, 1);
+    return is_decoded;
+}
 
 static void
 reopen(struct env *e, const char *const *settings)
@@ -95,6 +159,8 @@ put_kv(const struct env *e, unsigned i)
     return put_bytes(e, i, fill_kv);
 }
 
+static char last_why[KVT__WHY_BYTES]; /* sentence of the last get_bytes() */
+
 /* GET a chunk into `out`.  Return 0 only if the chunk was verified. */
 static int
 get_bytes(const struct env *e, unsigned i, unsigned char *out)
@@ -106,6 +172,7 @@ get_bytes(const struct env *e, unsigned i, unsigned char *out)
     if (!r.req.error.code)
         assert_true(r.req.verified);
     memcpy(out, r.req.slot.payload, BYTES);
+    memcpy(last_why, r.req.error.why, sizeof last_why);
     free(r.memory);
     return r.req.error.code;
 }
@@ -265,6 +332,32 @@ a_chunk_of_unknown_layout_is_stored_naive(void **state)
     assert_int_equal(put(e, 1), 0);
     assert_true(file_there(e, 1));
     assert_int_equal(get(e, 1), 0);
+}
+
+static void
+a_chunk_with_a_layout_of_another_size_is_stored_naive(void **state)
+{
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    for (unsigned i = 0; i < 3; i++) {
+        struct request r;
+
+        init_kv(&r, e, KVT__TIER_PUT, i);
+        fill_kv(r.req.slot.payload, i);
+        r.req.crc = kvt__crc32c(0, r.req.slot.payload, BYTES);
+        if (i == 0) /* twice the bytes */
+            r.req.layout.row *= 2, r.req.layout.n *= 2;
+        if (i == 1) /* half the bytes */
+            r.req.layout.packing = KVT__PACKING_NONE, r.req.layout.n_planes = 1;
+        if (i == 2) /* the right bytes, but rows of no elements */
+            r.req.layout.row = 0;
+        kvt__store_run(e->store, &r.req);
+        assert_int_equal(r.req.error.code, 0);
+        free(r.memory);
+        assert_true(file_there(e, i));
+        assert_int_equal(get_kv(e, i), 0);
+    }
 }
 
 /* ------------------------------------------------------------------ other encodings */
@@ -489,6 +582,9 @@ put_object(struct env *e, unsigned i, const unsigned char *bytes, size_t n)
 static void
 a_frame_with_a_right_checksum_is_served_only_if_it_is_the_chunk(void **state)
 {
+    static const char *const whys[9] = {
+        [1] = "the chunk is encoded as kv8.", [2] = "the decoded chunk has another length.",
+        [3] = "the encoded chunk is another chunk." };
     unsigned char chunk[BYTES], frame[4 * BYTES];
     struct env *e = *state;
 
@@ -515,6 +611,8 @@ a_frame_with_a_right_checksum_is_served_only_if_it_is_the_chunk(void **state)
         put_object(e, 1, frame, n);
         assert_int_equal(probe_kv(e, 1), 0);
         assert_int_equal(get_kv(e, 1), fault ? -EBADMSG : 0);
+        if (whys[fault])
+            assert_non_null(strstr(last_why, whys[fault]));
         assert_true(is_encoded(e, 1, "lossless") == !fault);
         assert_true(find_kv(e, 1) == !fault);
     }
@@ -562,7 +660,8 @@ a_load_that_is_not_wanted_any_more_is_not_decoded(void **state)
     assert_int_equal(put_kv(e, 2), 0);
     reopen(e, naive);
     assert_int_equal(put_kv(e, 2), 0);
-    reopen(e, kv8); /* the storage has the chunk in two encodings */
+    reopen(e, (const char *const[]){ ROOMY, "remote_serde=kv8", "codec_threads=1", NULL });
+    /* The storage has the chunk in two encodings. */
     init_kv(&r, e, KVT__TIER_GET, 2);
     r.req.is_wanted = is_never_wanted;
     kvt__store_run(e->store, &r.req);
@@ -570,6 +669,7 @@ a_load_that_is_not_wanted_any_more_is_not_decoded(void **state)
     free(r.memory);
     assert_true(is_encoded(e, 2, "kv8") && file_there(e, 2));
     assert_true(find_kv(e, 2));
+    assert_int_equal(put_kv(e, 3), 0); /* the gate is free */
 }
 
 static void
@@ -603,6 +703,7 @@ many_threads_encode_and_decode_through_a_narrow_gate(void **state)
     struct request r[64];
 
     reopen(e, settings);
+    atomic_store(&max_inside, 0);
     for (unsigned i = 0; i < 32; i++) {
         init_kv(&r[i], e, KVT__TIER_PUT, i);
         fill_kv(r[i].req.slot.payload, i);
@@ -628,6 +729,150 @@ many_threads_encode_and_decode_through_a_narrow_gate(void **state)
     }
     for (unsigned i = 0; i < 64; i++)
         free(r[i].memory);
+    assert_int_equal(max_inside, 1);
+}
+
+static void *
+run_request(void *request)
+{
+    struct request *r = request;
+
+    kvt__store_run((struct kvt__store *)r->req.store, &r->req);
+    return NULL;
+}
+
+/* A PUT is in the codec, and a PUT and then two GETs wait. */
+static void
+loads_pass_the_gate_before_a_store_that_waits_longer(void **state)
+{
+    struct env *e = *state;
+    struct request r[4];
+    pthread_t threads[4];
+
+    reopen(e, (const char *const[]){ ROOMY, "remote_serde=lossless", "codec_threads=1", NULL });
+    assert_int_equal(put_kv(e, 2), 0);
+    assert_int_equal(put_kv(e, 3), 0);
+    sem_init(&first_inside, 0, 0);
+    sem_init(&go_on, 0, 0);
+    atomic_store(&n_order, 0);
+    atomic_store(&n_waits, 0);
+    atomic_store(&holds_first, true);
+    for (unsigned i = 0; i < 4; i++) {
+        init_kv(&r[i], e, i < 2 ? KVT__TIER_PUT : KVT__TIER_GET, i);
+        if (i < 2)
+            fill_kv(r[i].req.slot.payload, i);
+        r[i].req.crc = kvt__crc32c(0, r[i].req.slot.payload, BYTES);
+        r[i].req.store = e->store;
+        assert_int_equal(pthread_create(&threads[i], NULL, run_request, &r[i]), 0);
+        if (i == 0)
+            sem_wait(&first_inside);
+        while (atomic_load(&n_waits) < i)
+            sched_yield();
+    }
+    sem_post(&go_on);
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(pthread_join(threads[i], NULL), 0);
+        assert_int_equal(r[i].req.error.code, 0);
+        free(r[i].memory);
+    }
+    assert_memory_equal(order, "edde", 4);
+    sem_destroy(&first_inside);
+    sem_destroy(&go_on);
+}
+
+static void
+a_process_with_one_cpu_has_one_codec_thread(void **state)
+{
+    struct env *e = *state;
+    cpu_set_t all, one;
+
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    for (int cpu = 0; !CPU_COUNT(&one); cpu++)
+        if (CPU_ISSET(cpu, &all))
+            CPU_SET(cpu, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    reopen(e, lossless);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(e->store->codec_threads, 1);
+    reopen(e, (const char *const[]){ ROOMY, "remote_serde=lossless", "codec_threads=3", NULL });
+    assert_int_equal(e->store->codec_threads, 3);
+}
+
+/* ------------------------------------------------------------------------- memory */
+
+/* Encode a chunk, and release the encoded chunk.  Return true if the encoded chunk was in
+ * a slot of the pool. */
+static bool
+is_encoded_into(const struct memory *m)
+{
+    struct kvt__level *level = &m->e.store->levels[0];
+    size_t used = kvt__pool_used(m->pool);
+    struct kvt__frame frame;
+    struct request r;
+
+    init_kv(&r, &m->e, KVT__TIER_PUT, 1);
+    fill_kv(r.req.slot.payload, 1);
+    r.req.store = m->e.store;
+    assert_int_equal(kvt__level_encode(level, &r.req), 0);
+    bool is_in_pool = !r.req.scratch;
+    if (is_in_pool)
+        assert_true(kvt__pool_used(m->pool) > 0);
+    else
+        assert_int_equal((uintptr_t)r.req.staging.payload % 4096, level->tier->phase);
+    assert_int_equal(kvt__frame_parse(r.req.staging.payload, r.req.staging.bytes, false, &frame),
+                     0);
+    kvt__encoded_release(&r.req);
+    assert_null(r.req.staging.payload);
+    assert_true(kvt__pool_used(m->pool) <= used);
+    free(r.memory);
+    return is_in_pool;
+}
+
+static void
+an_encoded_chunk_waits_in_the_pool_if_there_is_room(void **state)
+{
+    struct memory *m = *state;
+
+    kvt__store_use_pool(m->e.store, m->pool, 0); /* no effect: all levels are naive */
+    reopen(&m->e, lossless);
+    assert_false(is_encoded_into(m));
+    kvt__store_use_pool(m->e.store, m->pool, 0);
+    assert_true(is_encoded_into(m));
+    kvt__store_use_pool(m->e.store, m->pool, 1 << 20);
+    assert_false(is_encoded_into(m));
+}
+
+static void
+on_done(struct kvt__store_req *req)
+{
+    (void)req;
+}
+
+static void
+an_encoded_chunk_evicts_a_chunk_from_host_memory(void **state)
+{
+    struct memory *m = *state;
+
+    reopen(&m->e, lossless);
+    add_memory(&m->e, worker_memory(m, NULL));
+    m->e.space.puts = KVT__PUTS_MEMORY;
+    for (unsigned i = 0; i < 2; i++) {
+        struct request r;
+
+        request_init(&r, &m->e, KVT__TIER_PUT, i);
+        free(r.memory);
+        assert_true(kvt__pool_acquire(m->pool, BYTES, 0, &r.req.slot));
+        r.req.on_done = on_done;
+        kvt__store_submit(m->e.store, &r.req);
+        assert_int_equal(r.req.error.code, 0);
+        kvt__pool_release(m->pool, &r.req.slot);
+    }
+    size_t used = kvt__pool_used(m->pool);
+    assert_true(used > 0);
+    kvt__store_use_pool(m->e.store, m->pool, (1 << 20) - used);
+    assert_true(is_encoded_into(m));
+    assert_true(kvt__pool_used(m->pool) < used);
 }
 
 static void
@@ -656,6 +901,7 @@ main(void)
         TEST(a_listing_counts_encoded_chunks),
         TEST(a_chunk_that_does_not_shrink_is_stored_naive),
         TEST(a_chunk_of_unknown_layout_is_stored_naive),
+        TEST(a_chunk_with_a_layout_of_another_size_is_stored_naive),
         TEST(naive_chunks_stay_readable_and_are_not_stored_again),
         TEST(encoded_chunks_are_read_only_if_accepted),
         TEST(a_lossy_chunk_is_near_the_original),
@@ -670,6 +916,10 @@ main(void)
         TEST(a_load_that_is_not_wanted_any_more_is_not_decoded),
         TEST(a_file_of_another_program_is_no_encoded_chunk),
         TEST(many_threads_encode_and_decode_through_a_narrow_gate),
+        TEST(loads_pass_the_gate_before_a_store_that_waits_longer),
+        TEST(a_process_with_one_cpu_has_one_codec_thread),
+        MEMORY_TEST(an_encoded_chunk_waits_in_the_pool_if_there_is_room),
+        MEMORY_TEST(an_encoded_chunk_evicts_a_chunk_from_host_memory),
         TEST(eviction_counts_encoded_bytes),
     };
 
