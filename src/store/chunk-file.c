@@ -29,7 +29,6 @@ parse_trailer(unsigned char *file, size_t n, size_t *payload_at, struct kvt__fou
                                     .bytes = trailer.payload_bytes };
 
     *payload_at = form.header_bytes;
-    found->payload_bytes = slot.bytes;
     return kvt__layout_unframe(&kvt__layout_fs, &form, &object, &slot, found);
 }
 

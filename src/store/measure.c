@@ -22,7 +22,6 @@ struct subject {
     struct kvt__chunk_shape shape;
     const unsigned char *bytes;
     unsigned char *decoded; /* allocated if the stored chunk is encoded */
-    uint32_t crc;
 };
 
 /* ------------------------------------------------------------------------ shape */
@@ -37,31 +36,47 @@ set_layout(const struct kvt_op *op, const struct kvt__dtype *dtype, struct kvt__
     uint32_t bytes = kvt__element_bytes(dtype->element);
     uint64_t row = (uint64_t)dims[3] * (dtype->bytes / bytes), n = row * dims[2];
     bool has_both = op->format == KV_2LTD;
+    uint32_t n_kv = has_both ? 2 : 1;
 
-    if (!(op->found & KVT_FOUND_SHAPE) || (!has_both && op->format != KV_MLA) ||
-        dims[0] != (has_both ? 2 : 1) || n > KVT__CODEC_MAX_PLANE ||
-        dims[1] > KVT__CHUNK_MAX_PLANES)
+    if (!(op->found & KVT_FOUND_SHAPE) || (!has_both && op->format != KV_MLA) || dims[0] != n_kv)
         return false;
     *out = (struct kvt__chunk_shape){
         .element = dtype->element, .packing = has_both ? KVT__PACKING_2LTD : KVT__PACKING_MLA,
         .n_layers = dims[1], .n_heads = 1, .row = (uint32_t)row, .n = (uint32_t)n,
-        .n_planes = dims[0] * dims[1] };
-    return kvt__chunk_shape_is_valid(out) && kvt__chunk_shape_bytes(out) == op->found_bytes;
+        .n_planes = n_kv * dims[1] };
+    return out->n == n && kvt__chunk_shape_is_valid(out) &&
+           kvt__chunk_shape_bytes(out) == op->found_bytes;
 }
 
-/* Set a shape without layout and with planes of n elements.  False: the planes do not divide the
- * chunk. */
+/* Set a shape without layout and with planes of n elements, at least 1.  False: the planes do not
+ * divide the chunk. */
 static bool
 assume_planes(uint64_t n_elements, enum kvt__element element, uint32_t row, uint64_t n,
               struct kvt__chunk_shape *out)
 {
-    if (!n || n > KVT__CODEC_MAX_PLANE || n_elements % n ||
-        n_elements / n > KVT__CHUNK_MAX_PLANES)
-        return false;
     *out = (struct kvt__chunk_shape){ .element = element, .packing = KVT__PACKING_NONE,
                                       .n_heads = 1, .row = row, .n = (uint32_t)n,
                                       .n_planes = (uint32_t)(n_elements / n) };
-    return kvt__chunk_shape_is_valid(out);
+    return (uint64_t)out->n * out->n_planes == n_elements && kvt__chunk_shape_is_valid(out);
+}
+
+/* Set the subject's shape if lossless encodes the chunk in the shape to fewer bytes than *least, or
+ * if *least is 0.  False: no memory. */
+static bool
+try_shape(struct subject *s, const struct kvt__chunk_shape *shape, size_t *least)
+{
+    const struct kvt__id no_id = { 0 };
+    unsigned char *frame = malloc(kvt__frame_room(KVT__SERDE_LOSSLESS, shape));
+
+    if (!frame)
+        return false;
+    size_t bytes = kvt__frame_encode(KVT__SERDE_LOSSLESS, shape, &no_id, s->bytes, 0, frame);
+    free(frame);
+    if (!*least || (bytes && bytes < *least)) {
+        s->shape = *shape;
+        *least = bytes;
+    }
+    return true;
 }
 
 /* Set the shape without layout that lossless encodes to the fewest bytes.  0; -ENOTSUP, -ENOMEM
@@ -70,7 +85,6 @@ static int
 assume_shape(struct subject *s, uint64_t n_elements, enum kvt__element element, uint32_t n_tokens)
 {
     enum { FIRST_ROW = 64, LAST_ROW = 8192, USUAL_TOKENS = 256, LONG_PLANE = 1 << 20 };
-    const struct kvt__id no_id = { 0 };
     struct kvt__chunk_shape shape;
     uint64_t n = n_elements;
     size_t least = 0;
@@ -82,17 +96,8 @@ assume_shape(struct subject *s, uint64_t n_elements, enum kvt__element element, 
                          "planes.", (unsigned long long)n_elements);
     for (uint32_t row = FIRST_ROW; row <= LAST_ROW; row *= 2) {
         n = (uint64_t)row * (n_tokens ? n_tokens : USUAL_TOKENS);
-        if (!assume_planes(n_elements, element, row, n, &shape))
-            continue;
-        unsigned char *frame = malloc(kvt__frame_room(KVT__SERDE_LOSSLESS, &shape));
-        if (!frame)
+        if (assume_planes(n_elements, element, row, n, &shape) && !try_shape(s, &shape, &least))
             return kvt__fail(ENOMEM, "measure codecs");
-        size_t bytes = kvt__frame_encode(KVT__SERDE_LOSSLESS, &shape, &no_id, s->bytes, 0, frame);
-        free(frame);
-        if (!least || (bytes && bytes < least)) {
-            s->shape = shape;
-            least = bytes;
-        }
     }
     return 0;
 }
@@ -180,30 +185,25 @@ describe(const struct kvt_op *op, struct subject *s)
                      !memcmp(op->buf, KVT__FRAME_MAGIC, 8));
 
     *s = (struct subject){ .info = { .struct_size = sizeof s->info, .encoding = "naive" } };
-    int err = is_frame ? describe_frame(op, s) : describe_naive(op, s);
-    if (!err)
-        s->crc = kvt__crc32c_cold(0, s->bytes, s->info.bytes);
-    return err;
+    return is_frame ? describe_frame(op, s) : describe_naive(op, s);
 }
 
 /* ----------------------------------------------------------------------- errors */
 
-/* Return the value of a floating-point number of few bits.  NaN: infinite or NaN. */
+/* Return the value of a half.  NaN: infinite or NaN. */
 static double
-small_value(uint32_t bits, int exponent_bits, int mantissa_bits, bool has_infinity)
+half_value(uint32_t bits)
 {
-    int exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1);
-    int mantissa = bits & ((1 << mantissa_bits) - 1), top = (1 << exponent_bits) - 1;
-    int shift = 1 - ((1 << (exponent_bits - 1)) - 1) - mantissa_bits;
-    bool is_negative = bits >> (exponent_bits + mantissa_bits) & 1;
+    int exponent = bits >> 10 & 0x1f, mantissa = bits & 0x3ff;
 
-    if (exponent == top && (has_infinity || mantissa == (1 << mantissa_bits) - 1))
+    if (exponent == 0x1f)
         return NAN;
-    double value = exponent ? ldexp(mantissa + (1 << mantissa_bits), shift + exponent - 1)
-                            : ldexp(mantissa, shift);
-    return is_negative ? -value : value;
+    double value = exponent ? ldexp(mantissa | 0x400, exponent - 25) : ldexp(mantissa, -24);
+    return bits & 0x8000 ? -value : value;
 }
 
+/* Return the value of an element.  Lossy codecs restore the bits of types other than bfloat16, half
+ * and float, so the values of other types do not matter. */
 static double
 value_of(enum kvt__element element, const unsigned char *at)
 {
@@ -218,11 +218,7 @@ value_of(enum kvt__element element, const unsigned char *at)
         memcpy(&value, &bits, sizeof value);
         return value;
     case KVT__ELEMENT_F16:
-        return small_value(at[0] | (uint32_t)at[1] << 8, 5, 10, true);
-    case KVT__ELEMENT_E4M3:
-        return small_value(at[0], 4, 3, false);
-    case KVT__ELEMENT_E5M2:
-        return small_value(at[0], 5, 2, true);
+        return half_value(at[0] | (uint32_t)at[1] << 8);
     default:
         return at[0];
     }
@@ -271,8 +267,7 @@ encode(struct trial *t)
 {
     const struct kvt__id no_id = { 0 };
 
-    t->n = kvt__frame_encode(t->serde, &t->subject->shape, &no_id, t->subject->bytes,
-                             t->subject->crc, t->frame);
+    t->n = kvt__frame_encode(t->serde, &t->subject->shape, &no_id, t->subject->bytes, 0, t->frame);
 }
 
 static void

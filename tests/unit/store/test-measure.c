@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Chunks in memory: files of each layout are parsed, and the codecs are measured.  Buffers have no
- * byte to spare, and the address sanitizer watches. */
+ * byte to spare, and the address sanitizer watches.  The monotonic clock of the test stands still
+ * until a codec moves the clock. */
 #include <errno.h>
 
 #include "../codec/codec-test.h"
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/crc32c.h"
+#include "base/error.h"
 #include "codec/frame.h"
 #include "kvtier.h"
 #include "tier/gds/layout.h"
@@ -21,6 +24,52 @@ static const struct kvt__shape header = { .format = 1, .dtype = 3, .dims = { 2, 
 
 static const struct kvt__object object = { .key = KEY, .is_full = true, .tokens = 64,
                                            .id = { .b = { 1, 2, 3 } }, .shape = header };
+
+static int64_t now_ns = 1000 * KVT__NS_PER_S;
+static const int64_t *pass_ms; /* duration of each pass of a codec; NULL: 0 */
+static unsigned n_encodes[KVT__N_SERDES];
+static bool fails_to_decode;
+static void (*alter)(unsigned char *chunk); /* changes each decoded chunk; may be NULL */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+size_t __real_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
+                                const struct kvt__id *id, const unsigned char *chunk,
+                                uint32_t crc, unsigned char *out);
+size_t __wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
+                                const struct kvt__id *id, const unsigned char *chunk,
+                                uint32_t crc, unsigned char *out);
+bool __real_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
+bool __wrap_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
+
+int
+__wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    if (clock != CLOCK_MONOTONIC)
+        return __real_clock_gettime(clock, out);
+    *out = kvt__timespec(now_ns);
+    return 0;
+}
+
+size_t
+__wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
+                         const struct kvt__id *id, const unsigned char *chunk, uint32_t crc,
+                         unsigned char *out)
+{
+    now_ns += pass_ms ? pass_ms[n_encodes[serde]] * KVT__NS_PER_MS : 0;
+    n_encodes[serde]++;
+    return __real_kvt__frame_encode(serde, shape, id, chunk, crc, out);
+}
+
+bool
+__wrap_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk)
+{
+    bool is_decoded = !fails_to_decode && __real_kvt__frame_decode(frame, chunk);
+
+    if (alter)
+        alter(chunk);
+    return is_decoded;
+}
 
 /* Fill a chunk of a shape with planes like KV. */
 static void
@@ -118,6 +167,21 @@ measured_error(struct kvt_op *op)
     return err;
 }
 
+/* Return an operation with a naive chunk of zeros and a header.  KV of 2 layers. */
+static struct kvt_op
+op_with_header(uint32_t format, uint32_t dtype, const uint32_t dims[4], size_t bytes)
+{
+    unsigned char *chunk = calloc(1, bytes);
+    struct kvt_op op = op_of("copy", chunk, bytes);
+
+    op.found = KVT_FOUND_SHAPE;
+    op.format = format;
+    op.dtype = dtype;
+    memcpy(op.dims, dims, sizeof op.dims);
+    free(chunk);
+    return op;
+}
+
 /* ------------------------------------------------------------------------ files */
 
 static void
@@ -147,6 +211,8 @@ a_file_of_each_form_is_parsed(void **state)
         assert_int_equal(op.found, (files[i].has_id ? KVT_FOUND_ID | KVT_FOUND_CHECKED : 0) |
                                    (files[i].has_shape ? KVT_FOUND_SHAPE : 0));
         assert_int_equal(op.tokens, files[i].has_id ? object.tokens : 0);
+        if (files[i].has_id)
+            assert_memory_equal(op.id, object.id.b, sizeof op.id);
         if (files[i].has_shape)
             assert_memory_equal(op.dims, header.dims, sizeof op.dims);
         free(op.buf);
@@ -180,6 +246,73 @@ a_corrupt_file_is_no_chunk(void **state)
         ((unsigned char *)op.buf)[at] ^= 4;
         assert_int_equal(kvt_file_parse(&op), -EBADMSG);
         free(op.buf);
+    }
+}
+
+static void
+a_file_without_a_middle_part_is_no_chunk(void **state)
+{
+    const struct kvt__form form = { KVT__FS_HEADER_BYTES, KVT__TRAILER_BYTES, true };
+    struct kvt_op op = file_of(&kvt__layout_fs, &form, "copy");
+
+    (void)state;
+    memmove((unsigned char *)op.buf + 100, (unsigned char *)op.buf + 101, op.bytes - 101);
+    op.bytes--;
+    assert_int_equal(kvt_file_parse(&op), -EBADMSG);
+    assert_non_null(strstr(kvt__why(), "truncated"));
+    free(op.buf);
+}
+
+static void
+a_chunk_of_no_bytes_has_its_identity(void **state)
+{
+    static const struct kvt__form forms[] = {
+        { KVT__FS_HEADER_BYTES, KVT__TRAILER_BYTES, true }, { 0, KVT__TRAILER_BYTES, true } };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        unsigned char memory[2 * MARGIN];
+        struct kvt__slot slot = { .payload = memory + MARGIN };
+
+        assert_int_equal(kvt__layout_fs.frame(&forms[i], &object, &slot, 0), 0);
+        struct kvt_op op = op_of("copy", slot.payload - forms[i].header_bytes,
+                                 forms[i].header_bytes + forms[i].trailer_bytes);
+        assert_int_equal(kvt_file_parse(&op), 0);
+        assert_int_equal(op.found_bytes, 0);
+        assert_true(op.found & KVT_FOUND_ID);
+        free(op.buf);
+    }
+}
+
+static void
+a_file_of_a_frame_header_alone_is_a_frame(void **state)
+{
+    unsigned char header_alone[KVT__FRAME_HEADER_BYTES] = KVT__FRAME_MAGIC;
+    struct kvt_op op = op_of(KEY, header_alone, sizeof header_alone);
+
+    (void)state;
+    assert_int_equal(kvt_file_parse(&op), 0);
+    assert_int_equal(op.found_bytes, sizeof header_alone);
+    assert_int_equal(measured_error(&op), -EBADMSG);
+}
+
+static void
+an_operation_without_key_or_bytes_is_refused(void **state)
+{
+    (void)state;
+    for (int fault = 0; fault < 3; fault++) {
+        struct kvt_op op = op_of("m@1@0@1@half", (const unsigned char *)"12345678", 8);
+        unsigned char *bytes = op.buf;
+
+        if (fault == 0)
+            op.struct_size--;
+        if (fault == 1)
+            op.key = NULL;
+        if (fault == 2)
+            op.buf = NULL;
+        assert_int_equal(kvt_file_parse(&op), -EINVAL);
+        assert_int_equal(kvt_codec_measure(&op, on_codec, NULL), -EINVAL);
+        free(bytes);
     }
 }
 
@@ -217,6 +350,11 @@ all_codecs_are_measured(void **state)
 static void
 each_type_has_errors_that_its_values_allow(void **state)
 {
+    static const char *const names[KVT__N_ELEMENTS] = {
+        [KVT__ELEMENT_BF16] = "bfloat16", [KVT__ELEMENT_F16] = "half",
+        [KVT__ELEMENT_F32] = "float", [KVT__ELEMENT_E4M3] = "uint8",
+        [KVT__ELEMENT_E5M2] = "fp8_e5m2" };
+
     (void)state;
     for (int element = 0; element < KVT__N_ELEMENTS; element++) {
         struct kvt__chunk_shape shape = layout;
@@ -227,6 +365,7 @@ each_type_has_errors_that_its_values_allow(void **state)
         struct kvt_op op = frame_of(KVT__SERDE_LOSSLESS, &shape);
         struct results r = measure(&op);
         assert_string_equal(r.chunk.encoding, "lossless");
+        assert_string_equal(r.chunk.dtype, names[element]);
         for (size_t i = 0; i < r.n; i++)
             assert_true(r.codecs[i].rms_error < 0.5 &&
                         r.codecs[i].encoded_bytes <= r.chunk.bytes);
@@ -255,7 +394,8 @@ static void
 a_header_that_contradicts_the_size_gives_no_layout(void **state)
 {
     static const uint32_t dims[][4] = { { 2, 2, 64, 64 }, { 1, 4, 64, 128 }, { 2, 0, 64, 128 },
-        { 2, UINT32_MAX, UINT32_MAX, UINT32_MAX }, { 2, 2, 0, 0 } };
+        { 2, UINT32_MAX, UINT32_MAX, UINT32_MAX }, { 2, 2, 0, 0 }, { 3, 2, 64, 128 },
+        { 2, 2, 64 + (UINT32_C(1) << 25), 128 } };
 
     (void)state;
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
@@ -269,6 +409,188 @@ a_header_that_contradicts_the_size_gives_no_layout(void **state)
         memcpy(op.dims, dims[i], sizeof op.dims);
         assert_false(measure(&op).chunk.has_layout);
         free(chunk);
+    }
+}
+
+static void
+the_header_of_a_chunk_gives_the_layout(void **state)
+{
+    static const struct {
+        uint32_t format, dtype, dims[4];
+        size_t bytes;
+        bool has_layout;
+    } chunks[] = {
+        { 1, 3, { 2, 2, 64, 128 }, 4 * 64 * 128 * 2, true },
+        { 1, 5, { 2, 2, 64, 128 }, 4 * 64 * 128 * 8, true },
+        { 6, 3, { 1, 2, 64, 128 }, 2 * 64 * 128 * 2, true },
+        { 2, 3, { 1, 2, 64, 128 }, 2 * 64 * 128 * 2, false },
+        { 6, 3, { 2, 2, 64, 128 }, 4 * 64 * 128 * 2, false },
+    };
+    struct kvt_op op;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        op = op_with_header(chunks[i].format, chunks[i].dtype, chunks[i].dims, chunks[i].bytes);
+        assert_int_equal(measure(&op).chunk.has_layout, chunks[i].has_layout);
+    }
+    op = op_with_header(1, 3, chunks[0].dims, chunks[0].bytes);
+    op.found = 0;
+    assert_int_equal(measured_error(&op), -ENOTSUP);
+}
+
+static void
+a_chunk_without_layout_has_the_shape_that_shrinks_most(void **state)
+{
+    static const struct {
+        struct kvt__chunk_shape shape;
+        uint32_t tokens;
+        bool is_zero;
+    } chunks[] = {
+        /* The last of the assumed rows. */
+        { { KVT__ELEMENT_BF16, KVT__PACKING_NONE, 0, 1, 8192, 8192 * 64, 1 }, 64, false },
+        /* The assumed rows do not divide the chunk. */
+        { { KVT__ELEMENT_E4M3, KVT__PACKING_NONE, 0, 1, 64, 1 << 20, 1 }, 3, true },
+        { { KVT__ELEMENT_E4M3, KVT__PACKING_NONE, 0, 1, 64, (1 << 20) + 1, 2 }, 0, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof chunks / sizeof *chunks; i++) {
+        const struct kvt__chunk_shape *shape = &chunks[i].shape;
+        size_t bytes = kvt__chunk_shape_bytes(shape);
+        unsigned char *chunk = calloc(1, bytes);
+        unsigned char *frame = malloc(kvt__frame_room(KVT__SERDE_LOSSLESS, shape));
+
+        if (!chunks[i].is_zero)
+            fill(shape, chunk);
+        struct kvt_op op = op_of(shape->element == KVT__ELEMENT_BF16 ? "m@1@0@1@bfloat16"
+                                                                     : "m@1@0@1@uint8",
+                                 chunk, bytes);
+        op.tokens = chunks[i].tokens;
+        size_t expected = kvt__frame_encode(KVT__SERDE_LOSSLESS, shape, &object.id, chunk, 0,
+                                            frame);
+        assert_true(expected);
+        assert_int_equal(measure(&op).codecs[0].encoded_bytes, expected);
+        free(chunk);
+        free(frame);
+    }
+}
+
+static uint32_t altered_bits;
+static enum kvt__element altered_element;
+
+static void
+put_bits(unsigned char *at, uint32_t bits)
+{
+    for (uint32_t b = 0; b < kvt__element_bytes(altered_element); b++)
+        at[b] = (unsigned char)(bits >> 8 * b);
+}
+
+/* Write the same bits to two elements behind a NaN. */
+static void
+put_two(unsigned char *chunk, uint32_t bits)
+{
+    uint32_t step = kvt__element_bytes(altered_element);
+
+    put_bits(chunk + step, bits);
+    put_bits(chunk + 7 * step, bits);
+}
+
+static void
+put_altered(unsigned char *chunk)
+{
+    memset(chunk, 0, BYTES);
+    put_two(chunk, altered_bits);
+}
+
+static void
+the_errors_are_those_of_the_values(void **state)
+{
+    static const struct {
+        enum kvt__element element;
+        uint32_t nan, bits, altered;
+        double error; /* relative to the value */
+    } cases[] = {
+        { KVT__ELEMENT_BF16, 0x7fc0, 0x3f80, 0x3fc0, 0.5 },
+        { KVT__ELEMENT_BF16, 0x7f80, 0xbf80, 0x3fc0, 2.5 },
+        { KVT__ELEMENT_F32, 0x7fc00000, 0x3f800000, 0x3fc00000, 0.5 },
+        { KVT__ELEMENT_F16, 0x7e00, 0x3c00, 0x3e00, 0.5 },
+        { KVT__ELEMENT_F16, 0x7c00, 0xc000, 0x4000, 2 },
+        { KVT__ELEMENT_F16, 0xfc00, 0x0001, 0x0003, 2 }, /* subnormal */
+        { KVT__ELEMENT_F16, 0xfe00, 0x0400, 0x03ff, 1.0 / 1024 },
+        { KVT__ELEMENT_F16, 0x7c01, 0x7800, 0x7bff, 65504.0 / 32768 - 1 },
+        { KVT__ELEMENT_F16, 0x7c00, 0x8000, 0x0000, 0 }, /* -0: all values are 0 */
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct kvt__chunk_shape shape = layout;
+        struct results r = { .n = 0 };
+
+        altered_element = shape.element = cases[i].element;
+        altered_bits = cases[i].altered;
+        uint32_t bytes = kvt__element_bytes(shape.element), n = BYTES / bytes;
+        struct kvt_op op = op_with_header(
+            1, bytes == 4 ? 4 : shape.element == KVT__ELEMENT_F16 ? 2 : 3,
+            (const uint32_t[]){ 2, 2, bytes == 4 ? 32 : 64, 128 }, BYTES);
+
+        put_bits(op.buf, cases[i].nan);
+        put_two(op.buf, cases[i].bits);
+        alter = put_altered;
+        assert_int_equal(kvt_codec_measure(&op, on_codec, &r), 0);
+        alter = NULL;
+        assert_int_equal(r.codecs[KVT__SERDE_CACHEGEN - 1].status, 0);
+        assert_true(fabs(r.codecs[KVT__SERDE_CACHEGEN - 1].rms_error - cases[i].error) < 1e-9);
+        assert_true(fabs(r.codecs[KVT__SERDE_CACHEGEN - 1].max_error -
+                         cases[i].error * sqrt((n - 1) / 2.0)) < 1e-9);
+        assert_int_equal(r.codecs[KVT__SERDE_LOSSLESS - 1].status,
+                         cases[i].error > 0 ? -EIO : 0);
+        free(op.buf);
+    }
+}
+
+static void
+a_codec_that_cannot_decode_its_frame_is_an_error(void **state)
+{
+    const struct kvt__form form = { KVT__FS_HEADER_BYTES, KVT__TRAILER_BYTES, true };
+    struct kvt_op op = file_of(&kvt__layout_fs, &form, "copy");
+
+    (void)state;
+    assert_int_equal(kvt_file_parse(&op), 0);
+    fails_to_decode = true;
+    struct results r = measure(&op);
+    fails_to_decode = false;
+    for (size_t i = 0; i < r.n; i++)
+        assert_int_equal(r.codecs[i].status, -EIO);
+}
+
+static void
+the_fastest_of_few_passes_counts(void **state)
+{
+    static const struct {
+        int64_t ms[8];
+        unsigned n;
+        int64_t fastest_ns;
+    } runs[] = {
+        { { 9, 3, 7, 5, 8, 1 }, 5, 3 * KVT__NS_PER_MS },
+        { { 60, 1 }, 1, 60 * KVT__NS_PER_MS },
+        { { 20, 30, 1 }, 2, 20 * KVT__NS_PER_MS },
+        { { 0 }, 5, 1 },
+    };
+    const struct kvt__form form = { KVT__FS_HEADER_BYTES, KVT__TRAILER_BYTES, true };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        struct kvt_op op = file_of(&kvt__layout_fs, &form, "copy");
+
+        assert_int_equal(kvt_file_parse(&op), 0);
+        memset(n_encodes, 0, sizeof n_encodes);
+        pass_ms = runs[i].ms;
+        struct results r = measure(&op);
+        pass_ms = NULL;
+        for (size_t k = 0; k < r.n; k++) {
+            assert_int_equal(n_encodes[k + 1], runs[i].n);
+            assert_int_equal(r.codecs[k].encode_ns, runs[i].fastest_ns);
+        }
     }
 }
 
@@ -342,9 +664,37 @@ a_frame_is_described_and_decoded(void **state)
     assert_memory_equal(chunk, decoded, BYTES);
     ((unsigned char *)op.buf)[op.bytes / 2] ^= 1;
     assert_int_equal(kvt_frame_decode(op.buf, op.bytes, &info, decoded), -EBADMSG);
+    assert_int_equal(kvt_frame_decode(op.buf, op.bytes, &info, NULL), -EBADMSG);
     assert_int_equal(kvt_frame_decode(op.buf, 0, &info, decoded), -EBADMSG);
     free(op.buf);
     free(chunk);
+    free(decoded);
+}
+
+static void
+a_frame_of_another_chunk_than_its_checksum_is_not_decoded(void **state)
+{
+    struct kvt_frame info = KVT_INIT(struct kvt_frame);
+    unsigned char *decoded = malloc(BYTES);
+
+    (void)state;
+    for (int fault = 0; fault < 2; fault++) {
+        struct kvt_op op = frame_of(KVT__SERDE_LOSSLESS, &layout);
+        unsigned char *frame = op.buf;
+
+        if (fault == 0) /* CRC32C of the decoded chunk */
+            frame[28] ^= 1;
+        else /* bytes of the planes */
+            memset(frame + KVT__FRAME_HEADER_BYTES + 4 * layout.n_planes, 0xff, 1000);
+        kvt__put_le32(frame + 12, kvt__crc32c(0, frame + 16, op.bytes - 16));
+        assert_int_equal(kvt_frame_decode(op.buf, op.bytes, &info, NULL), 0);
+        assert_int_equal(kvt_frame_decode(op.buf, op.bytes, &info, decoded), -EBADMSG);
+        assert_string_equal(kvt__why(), fault ? "the encoded chunk cannot be decoded."
+                                              : "the checksum of the decoded chunk is wrong.");
+        assert_int_equal(kvt_codec_measure(&op, on_codec, NULL), -EBADMSG);
+        assert_memory_equal(kvt__why(), "copy: the ", 10);
+        free(op.buf);
+    }
     free(decoded);
 }
 
@@ -367,14 +717,24 @@ main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_of_each_form_is_parsed),
         cmocka_unit_test(a_corrupt_file_is_no_chunk),
+        cmocka_unit_test(a_file_without_a_middle_part_is_no_chunk),
+        cmocka_unit_test(a_chunk_of_no_bytes_has_its_identity),
+        cmocka_unit_test(a_file_of_a_frame_header_alone_is_a_frame),
+        cmocka_unit_test(an_operation_without_key_or_bytes_is_refused),
         cmocka_unit_test(all_codecs_are_measured),
         cmocka_unit_test(each_type_has_errors_that_its_values_allow),
         cmocka_unit_test(without_layout_only_lossless_is_measured),
         cmocka_unit_test(a_header_that_contradicts_the_size_gives_no_layout),
+        cmocka_unit_test(the_header_of_a_chunk_gives_the_layout),
+        cmocka_unit_test(a_chunk_without_layout_has_the_shape_that_shrinks_most),
+        cmocka_unit_test(the_errors_are_those_of_the_values),
+        cmocka_unit_test(a_codec_that_cannot_decode_its_frame_is_an_error),
+        cmocka_unit_test(the_fastest_of_few_passes_counts),
         cmocka_unit_test(a_lossy_chunk_is_compared_with_its_decoded_chunk),
         cmocka_unit_test(a_chunk_that_no_codec_makes_smaller_keeps_its_size),
         cmocka_unit_test(a_chunk_of_unknown_type_is_not_measured),
         cmocka_unit_test(a_frame_is_described_and_decoded),
+        cmocka_unit_test(a_frame_of_another_chunk_than_its_checksum_is_not_decoded),
         cmocka_unit_test(a_key_contains_the_encoding),
     };
 
