@@ -96,7 +96,6 @@ static bool
 has_in_other_encoding(const struct kvt__level *level, const struct kvt__store_req *req)
 {
     const struct kvt__store *store = level->store;
-    struct kvt__chunk_key key = kvt__request_key(req);
     struct kvt__record record;
 
     for (size_t i = 0; i < store->n_levels && !req->by_key; i++) {
@@ -106,7 +105,8 @@ has_in_other_encoding(const struct kvt__level *level, const struct kvt__store_re
         if (other != level && other->owner == level->owner && kvt__level_replaces_put(other) &&
             kvt__table_find(kvt__level_index(other), &name, NULL, &record) &&
             !(record.flags & KVT__TABLE_UNREAD) &&
-            kvt__store_matches(store, (int)i + 1, &key, &record))
+            kvt__store_accepts_id(store, &req->id, &record.id) &&
+            kvt__store_accepts(store, req->space, req->needs_id, &record))
             return true;
     }
     return false;

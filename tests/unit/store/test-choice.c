@@ -294,22 +294,39 @@ the_work_of_the_codec_is_counted(void **state)
 {
     struct env *e = *state;
     struct kvt__choice *choice = &e->store->levels[0].choice;
-    size_t encoded = 0;
+    size_t encoded = 0, first = 0;
 
     encode_ns = 7;
     decode_ns = 9;
     for (unsigned i = 0; i < 3; i++) {
         assert_int_equal(put_kv(e, i), 0);
         encoded += encoded_bytes;
+        first = i ? first : encoded_bytes;
     }
     assert_true(is_read(e, 1));
     assert_true(is_read(e, 2));
+    assert_int_equal(choice->bytes[KVT__PAUSE_READS], encoded - first);
     assert_int_equal(choice->decoded[KVT__PAUSE_WRITES], 3 * BYTES);
     assert_int_equal(choice->encoded[KVT__PAUSE_WRITES], encoded);
     assert_int_equal(choice->codec_ns[KVT__PAUSE_WRITES], 3 * 7);
     assert_int_equal(choice->decoded[KVT__PAUSE_READS], 2 * BYTES);
-    assert_true(choice->encoded[KVT__PAUSE_READS] < 2 * BYTES);
+    assert_int_equal(choice->encoded[KVT__PAUSE_READS], encoded - first);
     assert_int_equal(choice->codec_ns[KVT__PAUSE_READS], 2 * 9);
+}
+
+static void
+a_failed_operation_moves_no_bytes(void **state)
+{
+    struct env *e = *state;
+
+    assert_int_equal(put_kv(e, 1), 0);
+    reopen_over(e, "fault://write_error=1,read_error=1/", settings);
+    assert_true(put_kv(e, 2));
+    assert_false(is_read(e, 1));
+    for (int kind = 0; kind < 2; kind++) {
+        assert_int_equal(e->store->levels[0].choice.bytes[kind], 0);
+        assert_int_equal(e->store->levels[0].choice.n[kind], 0);
+    }
 }
 
 static void
@@ -524,6 +541,7 @@ main(void)
         TEST(a_measurement_without_time_changes_no_rate),
         TEST(naive_storage_still_encodes_some_chunks),
         TEST(the_work_of_the_codec_is_counted),
+        TEST(a_failed_operation_moves_no_bytes),
         TEST(operations_at_the_same_time_count_their_common_time_once),
         TEST(a_process_begins_with_the_choice_of_the_index),
         TEST(few_operations_change_nothing),

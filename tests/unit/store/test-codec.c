@@ -21,6 +21,7 @@ static atomic_uint n_inside, max_inside; /* threads in a codec */
 static atomic_uint n_waits;              /* calls of pthread_cond_wait() */
 static atomic_bool holds_first; /* the first encoder posts first_inside and waits for go_on */
 static sem_t first_inside, go_on;
+static struct kvt__table *pauses_writes; /* index whose writes the next encoder pauses */
 static char order[8]; /* a letter for each run of a codec: e, d */
 static atomic_uint n_order;
 
@@ -62,6 +63,9 @@ __wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *s
                          unsigned char *out)
 {
     enter_codec('e');
+    if (pauses_writes)
+        assert_true(kvt__table_pause(pauses_writes, KVT__PAUSE_WRITES, 60 * KVT__NS_PER_S));
+    pauses_writes = NULL;
     if (atomic_exchange(&holds_first, false)) {
         sem_post(&first_inside);
         sem_wait(&go_on);
@@ -358,6 +362,60 @@ a_chunk_with_a_layout_of_another_size_is_stored_naive(void **state)
         assert_true(file_there(e, i));
         assert_int_equal(get_kv(e, i), 0);
     }
+}
+
+static void
+an_overwritten_chunk_stays_in_one_encoding(void **state)
+{
+    struct env *e = *state;
+    struct request r;
+
+    reopen(e, lossless);
+    assert_int_equal(put_kv(e, 1), 0);
+    init_kv(&r, e, KVT__TIER_PUT, 1);
+    fill_kv(r.req.slot.payload, 1);
+    r.req.crc = kvt__crc32c(0, r.req.slot.payload, BYTES);
+    r.req.overwrite = true;
+    kvt__store_run(e->store, &r.req);
+    assert_int_equal(r.req.error.code, 0);
+    free(r.memory);
+    assert_true(is_encoded(e, 1, "lossless"));
+    assert_false(file_there(e, 1));
+    check_counted(e, 1, 0);
+}
+
+static void
+a_chunk_in_the_memory_of_a_gpu_is_neither_encoded_nor_decoded(void **state)
+{
+    struct kvt__slot_source device = { .on_device = true };
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    assert_int_equal(put_kv(e, 1), 0);
+    for (unsigned i = 1; i < 3; i++) {
+        struct request r;
+
+        init_kv(&r, e, i == 1 ? KVT__TIER_GET : KVT__TIER_PUT, i);
+        r.req.slot.source = &device;
+        kvt__store_run(e->store, &r.req);
+        assert_int_equal(r.req.error.code, i == 1 ? -ENOENT : -EEXIST);
+        free(r.memory);
+    }
+    assert_int_equal(get_kv(e, 1), 0);
+    check_counted(e, 1, 0);
+}
+
+static void
+a_pause_that_begins_during_the_encoding_ends_the_put(void **state)
+{
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    pauses_writes = e->store->levels[0].index;
+    assert_int_equal(put_kv(e, 1), -EIO); /* and no memory remains */
+    check_counted(e, 0, 0);
+    assert_true(kvt__table_resume(e->store->levels[0].index, KVT__PAUSE_WRITES));
+    assert_int_equal(put_kv(e, 1), 0);
 }
 
 /* ------------------------------------------------------------------ other encodings */
@@ -689,7 +747,24 @@ a_file_of_another_program_is_no_encoded_chunk(void **state)
     encoded_path(e, 1, "lossless", path);
     assert_int_equal(unlink(path), 0);
     write_file(path, bytes, 100);
-    assert_true(get_kv(e, 1));
+    assert_int_equal(get_kv(e, 1), -EBADMSG);
+    assert_false(find_kv(e, 1));
+}
+
+static void
+an_object_as_large_as_the_chunk_is_no_encoded_chunk(void **state)
+{
+    unsigned char bytes[BYTES];
+    struct env *e = *state;
+
+    reopen(e, lossless);
+    fill_noise(bytes, 1);
+    put_object(e, 1, bytes, BYTES);
+    assert_int_equal(probe_kv(e, 1), -ENOENT);
+    assert_int_equal(get_kv(e, 1), -EBADMSG);
+    assert_non_null(strstr(last_why, "the object is not smaller than the chunk"));
+    assert_false(is_encoded(e, 1, "lossless"));
+    check_counted(e, 0, 0);
 }
 
 /* ------------------------------------------------------------------------ threads */
@@ -741,25 +816,26 @@ run_request(void *request)
     return NULL;
 }
 
-/* A PUT is in the codec, and a PUT and then two GETs wait. */
+/* A PUT is in the codec, and other PUTs and then two GETs wait. */
 static void
-loads_pass_the_gate_before_a_store_that_waits_longer(void **state)
+loads_pass_the_gate_before_stores_that_wait_longer(void **state)
 {
+    enum { N_PUTS = 8, N = N_PUTS + 2 };
     struct env *e = *state;
-    struct request r[4];
-    pthread_t threads[4];
+    struct request r[N];
+    pthread_t threads[N];
 
     reopen(e, (const char *const[]){ ROOMY, "remote_serde=lossless", "codec_threads=1", NULL });
-    assert_int_equal(put_kv(e, 2), 0);
-    assert_int_equal(put_kv(e, 3), 0);
+    for (unsigned i = N_PUTS; i < N; i++)
+        assert_int_equal(put_kv(e, i), 0);
     sem_init(&first_inside, 0, 0);
     sem_init(&go_on, 0, 0);
     atomic_store(&n_order, 0);
     atomic_store(&n_waits, 0);
     atomic_store(&holds_first, true);
-    for (unsigned i = 0; i < 4; i++) {
-        init_kv(&r[i], e, i < 2 ? KVT__TIER_PUT : KVT__TIER_GET, i);
-        if (i < 2)
+    for (unsigned i = 0; i < N; i++) {
+        init_kv(&r[i], e, i < N_PUTS ? KVT__TIER_PUT : KVT__TIER_GET, i);
+        if (i < N_PUTS)
             fill_kv(r[i].req.slot.payload, i);
         r[i].req.crc = kvt__crc32c(0, r[i].req.slot.payload, BYTES);
         r[i].req.store = e->store;
@@ -770,12 +846,12 @@ loads_pass_the_gate_before_a_store_that_waits_longer(void **state)
             sched_yield();
     }
     sem_post(&go_on);
-    for (unsigned i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < N; i++) {
         assert_int_equal(pthread_join(threads[i], NULL), 0);
         assert_int_equal(r[i].req.error.code, 0);
         free(r[i].memory);
     }
-    assert_memory_equal(order, "edde", 4);
+    assert_memory_equal(order, "eddeeeee", sizeof order);
     sem_destroy(&first_inside);
     sem_destroy(&go_on);
 }
@@ -902,6 +978,9 @@ main(void)
         TEST(a_chunk_that_does_not_shrink_is_stored_naive),
         TEST(a_chunk_of_unknown_layout_is_stored_naive),
         TEST(a_chunk_with_a_layout_of_another_size_is_stored_naive),
+        TEST(an_overwritten_chunk_stays_in_one_encoding),
+        TEST(a_chunk_in_the_memory_of_a_gpu_is_neither_encoded_nor_decoded),
+        TEST(a_pause_that_begins_during_the_encoding_ends_the_put),
         TEST(naive_chunks_stay_readable_and_are_not_stored_again),
         TEST(encoded_chunks_are_read_only_if_accepted),
         TEST(a_lossy_chunk_is_near_the_original),
@@ -915,8 +994,9 @@ main(void)
         TEST(a_chunk_of_a_newer_version_is_a_miss_and_stays),
         TEST(a_load_that_is_not_wanted_any_more_is_not_decoded),
         TEST(a_file_of_another_program_is_no_encoded_chunk),
+        TEST(an_object_as_large_as_the_chunk_is_no_encoded_chunk),
         TEST(many_threads_encode_and_decode_through_a_narrow_gate),
-        TEST(loads_pass_the_gate_before_a_store_that_waits_longer),
+        TEST(loads_pass_the_gate_before_stores_that_wait_longer),
         TEST(a_process_with_one_cpu_has_one_codec_thread),
         MEMORY_TEST(an_encoded_chunk_waits_in_the_pool_if_there_is_room),
         MEMORY_TEST(an_encoded_chunk_evicts_a_chunk_from_host_memory),
