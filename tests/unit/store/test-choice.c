@@ -74,6 +74,7 @@ __wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *s
                          const struct kvt__id *id, const unsigned char *chunk, uint32_t crc,
                          unsigned char *out)
 {
+    assert_in_range(chunk[1] & 0x7f, 0x38, 0x3f); /* a bfloat16 number, a little below 2 */
     n_encodes++;
     now_ns += encode_ns;
     decoded_bytes = kvt__chunk_shape_bytes(shape);

@@ -253,14 +253,16 @@ static void
 a_file_without_a_middle_part_is_no_chunk(void **state)
 {
     const struct kvt__form form = { KVT__FS_HEADER_BYTES, KVT__TRAILER_BYTES, true };
-    struct kvt_op op = file_of(&kvt__layout_fs, &form, "copy");
+    struct kvt_op whole = file_of(&kvt__layout_fs, &form, "copy");
 
     (void)state;
-    memmove((unsigned char *)op.buf + 100, (unsigned char *)op.buf + 101, op.bytes - 101);
-    op.bytes--;
+    memmove((unsigned char *)whole.buf + 100, (unsigned char *)whole.buf + 101,
+            whole.bytes - 101);
+    struct kvt_op op = op_of("copy", whole.buf, whole.bytes - 1);
     assert_int_equal(kvt_file_parse(&op), -EBADMSG);
     assert_non_null(strstr(kvt__why(), "truncated"));
     free(op.buf);
+    free(whole.buf);
 }
 
 static void
