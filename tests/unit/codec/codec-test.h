@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Planes with the statistics of KV, for the tests of codecs. */
+ * Buffers, and planes with the statistics of KV, for the tests of codecs. */
 #ifndef KVT_CODEC_TEST_H
 #define KVT_CODEC_TEST_H
 
@@ -36,6 +36,45 @@ static inline size_t
 plane_bytes(const struct kvt__plane_shape *shape)
 {
     return (size_t)shape->n * kvt__element_bytes(shape->element);
+}
+
+/* Return a copy without a byte to spare, so that the address sanitizer finds each access behind the
+ * end.  The caller frees the copy. */
+static inline unsigned char *
+exact_copy(const unsigned char *bytes, size_t n)
+{
+    unsigned char *copy = malloc(n ? n : 1);
+
+    assert_non_null(copy);
+    memcpy(copy, bytes, n);
+    return copy;
+}
+
+/* A plane, the plane encoded by a form and by the plain form, and the plane decoded twice. */
+struct buffers {
+    unsigned char *plane, *encoded, *expected, *decoded, *other;
+};
+
+/* Allocate buffers without a byte to spare. */
+static inline struct buffers
+buffers_for(const struct kvt__codec *codec, const struct kvt__plane_shape *shape)
+{
+    size_t room = codec->room(shape);
+    struct buffers b = { malloc(plane_bytes(shape)), malloc(room), malloc(room),
+                         malloc(plane_bytes(shape)), malloc(plane_bytes(shape)) };
+
+    assert_true(b.plane && b.encoded && b.expected && b.decoded && b.other);
+    return b;
+}
+
+static inline void
+buffers_free(struct buffers *b)
+{
+    free(b->plane);
+    free(b->encoded);
+    free(b->expected);
+    free(b->decoded);
+    free(b->other);
 }
 
 /* Write a number as an element.  Every rounding and every range is good enough. */

@@ -12,31 +12,6 @@
 static const struct kvt__codec *const codecs[] = { &kvt__codec_kv8, &kvt__codec_kv4 };
 static const unsigned bits_of[] = { 8, 4 };
 
-struct buffers {
-    unsigned char *plane, *encoded, *expected, *decoded, *other;
-};
-
-static struct buffers
-buffers_for(const struct kvt__plane_shape *shape)
-{
-    size_t room = kvt__codec_kv8.room(shape);
-    struct buffers b = { malloc(plane_bytes(shape)), malloc(room), malloc(room),
-                         malloc(plane_bytes(shape)), malloc(plane_bytes(shape)) };
-
-    assert_true(b.plane && b.encoded && b.expected && b.decoded && b.other);
-    return b;
-}
-
-static void
-buffers_free(struct buffers *b)
-{
-    free(b->plane);
-    free(b->encoded);
-    free(b->expected);
-    free(b->decoded);
-    free(b->other);
-}
-
 /* Encode and decode by each form; all must agree.  Return the encoded bytes; b->decoded has the
  * decoded plane. */
 static size_t
@@ -47,13 +22,10 @@ expect_agreement(const struct kvt__plane_shape *shape, unsigned bits, struct buf
     assert_in_range(n, 1, plane_bytes(shape) + 1);
     assert_true(kvt__affine_decode(&kvt__affine_plain, bits, shape, b->expected, n, b->decoded));
     for (const struct kvt__affine_form *const *form = kvt__affine_forms(); *form; form++) {
-        unsigned char *exact = malloc(n);
-
-        assert_non_null(exact);
         memset(b->encoded, 0xa5, n);
         assert_int_equal(kvt__affine_encode(*form, bits, shape, b->plane, b->encoded), n);
         assert_memory_equal(b->encoded, b->expected, n);
-        memcpy(exact, b->encoded, n);
+        unsigned char *exact = exact_copy(b->encoded, n);
         memset(b->other, 0xa5, plane_bytes(shape));
         assert_true(kvt__affine_decode(*form, bits, shape, exact, n, b->other));
         assert_memory_equal(b->other, b->decoded, plane_bytes(shape));
@@ -113,7 +85,7 @@ errors_are_at_most_half_a_scale(void **state)
                 struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = rows[r],
                                                   .n = rows[r] * n_rows[n], .n_layers = 1,
                                                   .is_transposed = k >= 2 };
-                struct buffers b = buffers_for(&shape);
+                struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
                 fill_plane(&shape, r * 31 + n, b.plane);
                 size_t bytes = expect_agreement(&shape, bits_of[k % 2], &b);
@@ -129,7 +101,7 @@ a_group_of_a_transposed_plane_is_64_tokens_of_a_channel(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = 128 * 256,
                                       .n_layers = 1, .is_transposed = true };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
     for (uint32_t i = 0; i < shape.n; i++) /* only numbers of different groups are far apart */
@@ -152,7 +124,7 @@ chunks_become_smaller_as_promised(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1024, .n = 256 * 1024,
                                       .n_layers = 1 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
     fill_plane(&shape, 5, b.plane);
@@ -166,7 +138,7 @@ constant_columns_are_restored(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 48, .n = 48 * 100,
                                       .n_layers = 1 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
     for (uint32_t i = 0; i < shape.n; i++)
@@ -187,7 +159,7 @@ extreme_ranges_are_restored(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 32, .n = 32 * 64,
                                       .n_layers = 1 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
     for (size_t k = 0; k < 2; k++) {
@@ -209,7 +181,7 @@ limits_of_codes(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1, .n = 64,
                                       .n_layers = 1 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
     memset(b.plane, 0, plane_bytes(&shape));
@@ -237,7 +209,7 @@ finite_numbers_stay_finite(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 1, .n = 64,
                                       .n_layers = 1 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
     for (uint32_t min = 0; min < UINT32_C(1) << 16; min++)
@@ -258,7 +230,7 @@ nan_and_infinities_are_restored(void **state)
     static const uint16_t values[] = { 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x7f81 };
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 40, .n = 40 * 64,
                                       .n_layers = 1 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
     for (size_t v = 0; v < sizeof values / sizeof *values; v++)
@@ -282,7 +254,7 @@ other_types_are_restored(void **state)
     for (enum kvt__element e = 0; e < KVT__N_ELEMENTS; e++) {
         struct kvt__plane_shape shape = { .element = e, .row = 64, .n = 64 * 64,
                                       .n_layers = 1 };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
         if (e == KVT__ELEMENT_BF16)
             shape.n -= 1; /* an incomplete row */
@@ -300,7 +272,7 @@ static void
 planes_without_structure_are_restored(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 64 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
     fill_plane(&shape, 2, b.plane);
@@ -318,7 +290,7 @@ forms_agree_about_small_numbers(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 144, .n = 144 * 130,
                                       .n_layers = 1 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
     uint64_t random = 3;
 
     (void)state;
@@ -346,7 +318,7 @@ planes_that_were_never_encoded_are_refused(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 64,
                                       .n_layers = 1 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
     fill_plane(&shape, 1, b.plane);

@@ -54,10 +54,9 @@ teardown(void **state)
 static bool
 decodes(struct fixture *f, const unsigned char *bytes, size_t n)
 {
-    unsigned char *exact = malloc(n ? n : 1);
+    unsigned char *exact = exact_copy(bytes, n);
     bool is_plane = false, first = true;
 
-    memcpy(exact, bytes, n);
     for (const struct kvt__cachegen_form *const *form = kvt__cachegen_forms(); *form; form++) {
         bool result = kvt__cachegen_decode(*form, &shape, exact, n, first ? f->plane : f->other);
 

@@ -10,31 +10,6 @@
 
 static const enum kvt__element types[] = { KVT__ELEMENT_BF16, KVT__ELEMENT_F16, KVT__ELEMENT_F32 };
 
-struct buffers {
-    unsigned char *plane, *encoded, *expected, *decoded, *other;
-};
-
-static struct buffers
-buffers_for(const struct kvt__plane_shape *shape)
-{
-    size_t room = kvt__codec_cachegen.room(shape);
-    struct buffers b = { malloc(plane_bytes(shape)), malloc(room), malloc(room),
-                         malloc(plane_bytes(shape)), malloc(plane_bytes(shape)) };
-
-    assert_true(b.plane && b.encoded && b.expected && b.decoded && b.other);
-    return b;
-}
-
-static void
-buffers_free(struct buffers *b)
-{
-    free(b->plane);
-    free(b->encoded);
-    free(b->expected);
-    free(b->decoded);
-    free(b->other);
-}
-
 /* Encode and decode by each form; all must agree.  Return the encoded bytes; b->decoded has the
  * decoded plane. */
 static size_t
@@ -45,12 +20,9 @@ expect_agreement(const struct kvt__plane_shape *shape, struct buffers *b)
     assert_in_range(n, 1, plane_bytes(shape) + 1);
     assert_true(kvt__cachegen_decode(&kvt__cachegen_plain, shape, b->expected, n, b->decoded));
     for (const struct kvt__cachegen_form *const *form = kvt__cachegen_forms(); *form; form++) {
-        unsigned char *exact = malloc(n);
-
-        assert_non_null(exact);
         assert_int_equal(kvt__cachegen_encode(*form, shape, b->plane, b->encoded), n);
         assert_memory_equal(b->encoded, b->expected, n);
-        memcpy(exact, b->encoded, n);
+        unsigned char *exact = exact_copy(b->encoded, n);
         memset(b->other, 0xa5, plane_bytes(shape));
         assert_true(kvt__cachegen_decode(*form, shape, exact, n, b->other));
         assert_memory_equal(b->other, b->decoded, plane_bytes(shape));
@@ -110,7 +82,7 @@ expect_small_errors(const struct kvt__plane_shape *shape, const struct buffers *
 static size_t
 encoded_bytes(const struct kvt__plane_shape *shape, uint64_t seed)
 {
-    struct buffers b = buffers_for(shape);
+    struct buffers b = buffers_for(&kvt__codec_cachegen, shape);
 
     fill_plane(shape, seed, b.plane);
     size_t n = expect_agreement(shape, &b);
@@ -202,7 +174,7 @@ symbols_are_rounded_to_even(void **state)
     for (size_t t = 0; t < 3; t++) {
         struct kvt__plane_shape shape = { .element = types[t], .row = 1024, .n = 1024,
                                           .n_layers = 32 };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
 
         for (shape.layer = 0; shape.layer < 32; shape.layer += 16) {
             double c = kvt__cachegen_c(&shape);
@@ -247,7 +219,7 @@ tokens_of_zeros_stay_zeros(void **state)
     for (size_t t = 0; t < 6; t++) {
         struct kvt__plane_shape shape = { .element = types[t / 2], .row = 80, .n = 80 * 70 - 5,
                                           .n_layers = 32, .is_transposed = t % 2 };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
 
         fill_plane(&shape, t, b.plane);
         put_in_token(&shape, 69, 0, b.plane);
@@ -266,7 +238,7 @@ tokens_of_zeros_stay_zeros(void **state)
 static void
 expect_raw(const struct kvt__plane_shape *shape, uint32_t bits)
 {
-    struct buffers b = buffers_for(shape);
+    struct buffers b = buffers_for(&kvt__codec_cachegen, shape);
     size_t step = shape->is_transposed ? shape->row : 1, bytes = kvt__element_bytes(shape->element);
     size_t first = shape->is_transposed ? 3 : 3 * (size_t)shape->row;
 
@@ -305,7 +277,7 @@ a_plane_of_nan_is_stored_as_it_is(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 64,
                                       .n_layers = 32 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
 
     (void)state;
     memset(b.plane, 0xff, plane_bytes(&shape));
@@ -331,7 +303,7 @@ extreme_numbers_are_quantised(void **state)
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         struct kvt__plane_shape shape = { .element = cases[k].element, .row = 64, .n = 64 * 64,
                                           .n_layers = 32, .layer = k % 2 ? 31 : 0 };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
 
         for (size_t i = 0; i < shape.n; i++)
             put_element(shape.element, cases[k].scale * (1 - (double)(i % 64) / 32),
@@ -343,7 +315,7 @@ extreme_numbers_are_quantised(void **state)
     for (uint32_t bits = 1; bits < 0x800; bits++) { /* tokens of one element: the maxima */
         struct kvt__plane_shape shape = { .element = KVT__ELEMENT_F16, .row = 512, .n = 512,
                                           .n_layers = 1 };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
 
         for (size_t i = 0; i < shape.n; i++)
             kvt__store_word16(b.plane + 2 * i, i % 5 ? 0 : bits | i % 2 << 15);
@@ -361,7 +333,7 @@ other_planes_are_restored(void **state)
         bool is_known = e == KVT__ELEMENT_BF16 || e == KVT__ELEMENT_F16 || e == KVT__ELEMENT_F32;
         struct kvt__plane_shape shape = { .element = e, .row = 64, .n = 64 * 64,
                                           .n_layers = is_known ? 0 : 32 };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
 
         fill_plane(&shape, e, b.plane);
         assert_int_equal(expect_agreement(&shape, &b), plane_bytes(&shape) + 1);
@@ -396,7 +368,7 @@ planes_of_kv_are_near_the_entropy(void **state)
         struct kvt__plane_shape shape = { .element = types[k % 3], .row = k % 2 ? 256 : 1024,
                                           .n = 256 * 1024, .n_layers = 32, .layer = 4 * k,
                                           .is_transposed = k % 2 };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
 
         fill_plane(&shape, 5, b.plane);
         assert_true((double)expect_agreement(&shape, &b) <=
@@ -433,7 +405,7 @@ all_processors_write_the_same_bytes(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 200,
                                       .n_layers = 32 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
     uint32_t digest = 2166136261; /* FNV-1a */
 
     (void)state;
@@ -457,7 +429,7 @@ the_codec_uses_the_fastest_form(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = 128 * 256,
                                       .n_layers = 32 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
 
     (void)state;
     fill_plane(&shape, 4, b.plane);

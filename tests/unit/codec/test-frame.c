@@ -54,8 +54,7 @@ encode(struct chunk *c, enum kvt__serde serde)
     c->n = kvt__frame_encode(serde, c->shape, &id, c->original,
                              kvt__crc32c(0, c->original, c->bytes), out);
     free(c->frame);
-    c->frame = malloc(c->n ? c->n : 1);
-    memcpy(c->frame, out, c->n);
+    c->frame = exact_copy(out, c->n);
     free(out);
 }
 
@@ -235,9 +234,8 @@ a_truncated_or_extended_frame_is_refused(void **state)
     (void)state;
     encode(&c, KVT__SERDE_LOSSLESS);
     for (size_t n = 0; n < c.n; n += n < 200 ? 1 : 37) {
-        unsigned char *cut = malloc(n ? n : 1);
+        unsigned char *cut = exact_copy(c.frame, n);
 
-        memcpy(cut, c.frame, n);
         assert_int_equal(kvt__frame_parse(cut, n, true, &frame), -EBADMSG);
         free(cut);
     }

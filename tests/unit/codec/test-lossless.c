@@ -7,31 +7,6 @@
 
 #include "codec/lossless.h"
 
-struct buffers {
-    unsigned char *plane, *encoded, *expected, *decoded;
-};
-
-/* Allocate buffers of exact sizes, so that the address sanitizer finds each access outside. */
-static struct buffers
-buffers_for(const struct kvt__plane_shape *shape)
-{
-    size_t room = kvt__codec_lossless.room(shape);
-    struct buffers b = { malloc(plane_bytes(shape)), malloc(room), malloc(room),
-                         malloc(plane_bytes(shape)) };
-
-    assert_true(b.plane && b.encoded && b.expected && b.decoded);
-    return b;
-}
-
-static void
-buffers_free(struct buffers *b)
-{
-    free(b->plane);
-    free(b->encoded);
-    free(b->expected);
-    free(b->decoded);
-}
-
 /* Encode and decode by each form.  Return the encoded bytes. */
 static size_t
 expect_restored(const struct kvt__plane_shape *shape, struct buffers *b)
@@ -40,14 +15,11 @@ expect_restored(const struct kvt__plane_shape *shape, struct buffers *b)
 
     assert_in_range(n, 1, plane_bytes(shape) + 1);
     for (const struct kvt__lossless_form *const *form = kvt__lossless_forms(); *form; form++) {
-        unsigned char *exact = malloc(n);
-
-        assert_non_null(exact);
         memset(b->encoded, 0xa5, n);
         memset(b->decoded, 0xa5, plane_bytes(shape));
         assert_int_equal(kvt__lossless_encode(*form, shape, b->plane, b->encoded), n);
         assert_memory_equal(b->encoded, b->expected, n);
-        memcpy(exact, b->encoded, n);
+        unsigned char *exact = exact_copy(b->encoded, n);
         assert_true(kvt__lossless_decode(*form, shape, exact, n, b->decoded));
         assert_memory_equal(b->decoded, b->plane, plane_bytes(shape));
         free(exact);
@@ -58,7 +30,7 @@ expect_restored(const struct kvt__plane_shape *shape, struct buffers *b)
 static double
 ratio(const struct kvt__plane_shape *shape, uint64_t seed)
 {
-    struct buffers b = buffers_for(shape);
+    struct buffers b = buffers_for(&kvt__codec_lossless, shape);
 
     fill_plane(shape, seed, b.plane);
     double result = (double)plane_bytes(shape) / (double)expect_restored(shape, &b);
@@ -124,7 +96,7 @@ any_bytes_are_restored(void **state)
     (void)state;
     for (enum kvt__element e = 0; e < KVT__N_ELEMENTS; e++) {
         struct kvt__plane_shape shape = { .element = e, .row = 64, .n = 64 * 100 + 5 };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
         uint64_t random = e;
 
         for (size_t i = 0; i < plane_bytes(&shape); i++)
@@ -143,7 +115,7 @@ static void
 a_plane_of_escapes_is_stored_as_it_is(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 64 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
 
     (void)state;
     for (uint32_t i = 0; i < shape.n; i++)
@@ -157,7 +129,7 @@ static void
 outliers_cost_only_their_own_escapes(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 256 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
 
     (void)state;
     fill_plane(&shape, 3, b.plane);
@@ -180,7 +152,7 @@ rows_of_a_transposed_plane_need_no_escapes(void **state)
         uint32_t row = rows[r], span = row % 128 ? 64 : 128;
         struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = row, .n = row * 90,
                                           .is_transposed = true };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
 
         for (uint32_t i = 0; i < shape.n; i++)
             put_element(shape.element, ldexp(1, (int)(i / row) - (int)(i % 7)), b.plane + 2 * i);
@@ -228,7 +200,7 @@ bases_have_the_fewest_escapes(void **state)
                                           .n = n_tokens * n_channels,
                                           .is_transposed = is_transposed };
         size_t escapes = 0;
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
 
         for (uint32_t i = 0; i < shape.n; i++) {
             int a = (int)(next_random(&random) % (uint64_t)(6 + round % 3));
@@ -261,7 +233,7 @@ static void
 a_coded_plane_has_at_most_the_bytes_of_the_plane(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 64, .n = 64 * 16 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
     uint32_t n_escapes = 2 * shape.n - (1 + 64 + 16 * 88);
 
     (void)state;
@@ -279,7 +251,7 @@ static void
 small_planes_have_few_bases(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = 128 * 16 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
 
     (void)state;
     for (uint32_t i = 0; i < shape.n; i++)
@@ -310,7 +282,7 @@ room_is_as_large_as_encode_needs(void **state)
             struct kvt__plane_shape shape = { .element = e, .row = 64, .n = n,
                                               .is_transposed = n % 4 == 2 };
             size_t room = kvt__codec_lossless.room(&shape);
-            struct buffers b = buffers_for(&shape);
+            struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
 
             fill_with_escapes(&shape, b.plane);
             memset(b.expected, 0, room);
@@ -338,7 +310,7 @@ random_planes_are_restored(void **state)
             .is_transposed = next_random(&random) % 2,
             .n_layers = 1,
         };
-        struct buffers b = buffers_for(&shape);
+        struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
         uint64_t kept = next_random(&random);
 
         for (size_t i = 0; i < plane_bytes(&shape); i++)
@@ -352,7 +324,7 @@ static void
 the_codec_uses_the_fastest_form(void **state)
 {
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = 128 * 256 };
-    struct buffers b = buffers_for(&shape);
+    struct buffers b = buffers_for(&kvt__codec_lossless, &shape);
 
     (void)state;
     fill_plane(&shape, 4, b.plane);
