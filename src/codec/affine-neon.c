@@ -107,21 +107,19 @@ measure_groups(const unsigned char *in, size_t n, float *min, float *max, bool *
 }
 
 STEP uint16x4_t
-code_of(float32x4_t x, float32x4_t min, float32x4_t factor, float most)
+code_of(float32x4_t x, float32x4_t min, float32x4_t factor)
 {
-    x = vminq_f32(vmulq_f32(vsubq_f32(x, min), factor), vdupq_n_f32(most));
-    return vmovn_u32(vcvtnq_u32_f32(x));
+    return vmovn_u32(vcvtnq_u32_f32(vmulq_f32(vsubq_f32(x, min), factor)));
 }
 
 /* Encode 8 elements. */
 STEP uint8x8_t
-codes_of(struct kvt__affine_row row, const unsigned char *in, size_t i, float most)
+codes_of(struct kvt__affine_row row, const unsigned char *in, size_t i)
 {
     struct pair x = load(in + 2 * i), min = numbers_of(row, row.min, i);
     struct pair factor = numbers_of(row, row.factor, i);
 
-    return vmovn_u16(vcombine_u16(code_of(x.a, min.a, factor.a, most),
-                                  code_of(x.b, min.b, factor.b, most)));
+    return vmovn_u16(vcombine_u16(code_of(x.a, min.a, factor.a), code_of(x.b, min.b, factor.b)));
 }
 
 static void
@@ -130,7 +128,7 @@ encode8(struct kvt__affine_row row, const unsigned char *in, unsigned char *out)
     size_t end = whole(row.n, 8);
 
     for (size_t i = 0; i < end; i += 8)
-        vst1_u8(out + i, codes_of(row, in, i, 255));
+        vst1_u8(out + i, codes_of(row, in, i));
     kvt__affine_plain.encode8(rest_of(row, end), in + 2 * end, out + end);
 }
 
@@ -140,7 +138,7 @@ encode4(struct kvt__affine_row row, const unsigned char *in, unsigned char *out)
     size_t end = whole(row.n, 16);
 
     for (size_t i = 0; i < end; i += 16) {
-        uint8x8_t a = codes_of(row, in, i, 15), b = codes_of(row, in, i + 8, 15);
+        uint8x8_t a = codes_of(row, in, i), b = codes_of(row, in, i + 8);
 
         vst1_u8(out + i / 2, vsli_n_u8(vuzp1_u8(a, b), vuzp2_u8(a, b), 4));
     }

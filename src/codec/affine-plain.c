@@ -43,28 +43,27 @@ measure_groups(const unsigned char *in, size_t n, float *min, float *max, bool *
 }
 
 static uint8_t
-code_of(struct kvt__affine_row row, const unsigned char *in, size_t i, float most)
+code_of(struct kvt__affine_row row, const unsigned char *in, size_t i)
 {
     size_t g = i >> row.shift;
-    float x = (kvt__load_bf16(in + 2 * i) - row.min[g]) * row.factor[g];
 
-    return (uint8_t)rintf(x < most ? x : most);
+    return (uint8_t)rintf((kvt__load_bf16(in + 2 * i) - row.min[g]) * row.factor[g]);
 }
 
 static void
 encode8(struct kvt__affine_row row, const unsigned char *in, unsigned char *out)
 {
     for (size_t i = 0; i < row.n; i++)
-        out[i] = code_of(row, in, i, 255);
+        out[i] = code_of(row, in, i);
 }
 
 static void
 encode4(struct kvt__affine_row row, const unsigned char *in, unsigned char *out)
 {
     for (size_t i = 0; i < row.n; i += 2) {
-        uint8_t second = i + 1 < row.n ? code_of(row, in, i + 1, 15) : 0;
+        uint8_t second = i + 1 < row.n ? code_of(row, in, i + 1) : 0;
 
-        out[i / 2] = (uint8_t)(code_of(row, in, i, 15) | second << 4);
+        out[i / 2] = (uint8_t)(code_of(row, in, i) | second << 4);
     }
 }
 

@@ -66,11 +66,11 @@ store_avx2(struct kvt__affine_row row, size_t i, __m128i codes, unsigned char *o
 
 /* Encode 8 elements. */
 AVX2_STEP __m128i
-codes_of_avx2(struct kvt__affine_row row, const unsigned char *in, size_t i, float most)
+codes_of_avx2(struct kvt__affine_row row, const unsigned char *in, size_t i)
 {
     __m256 x = _mm256_sub_ps(load_avx2(in + 2 * i), numbers_avx2(row, row.min, i));
 
-    x = _mm256_min_ps(_mm256_mul_ps(x, numbers_avx2(row, row.factor, i)), _mm256_set1_ps(most));
+    x = _mm256_mul_ps(x, numbers_avx2(row, row.factor, i));
     __m256i codes = _mm256_cvtps_epi32(x);
     codes = _mm256_packus_epi32(codes, codes);
     codes = _mm256_permute4x64_epi64(codes, 0x08);
@@ -147,7 +147,7 @@ encode8_avx2(struct kvt__affine_row row, const unsigned char *in, unsigned char 
     size_t end = whole(row.n, 8);
 
     for (size_t i = 0; i < end; i += 8)
-        _mm_storel_epi64((void *)(out + i), codes_of_avx2(row, in, i, 255));
+        _mm_storel_epi64((void *)(out + i), codes_of_avx2(row, in, i));
     kvt__affine_plain.encode8(rest_of(row, end), in + 2 * end, out + end);
 }
 
@@ -158,7 +158,7 @@ encode4_avx2(struct kvt__affine_row row, const unsigned char *in, unsigned char 
     size_t end = whole(row.n, 8);
 
     for (size_t i = 0; i < end; i += 8) {
-        __m128i both = _mm_maddubs_epi16(codes_of_avx2(row, in, i, 15), pair);
+        __m128i both = _mm_maddubs_epi16(codes_of_avx2(row, in, i), pair);
 
         uint32_t four = (uint32_t)_mm_cvtsi128_si32(_mm_packus_epi16(both, both));
         memcpy(out + i / 2, &four, sizeof four);
@@ -240,11 +240,11 @@ store_avx512(struct kvt__affine_row row, size_t i, __m128i codes, unsigned char 
 
 /* Encode 16 elements. */
 AVX512_STEP __m128i
-codes_of_avx512(struct kvt__affine_row row, const unsigned char *in, size_t i, float most)
+codes_of_avx512(struct kvt__affine_row row, const unsigned char *in, size_t i)
 {
     __m512 x = _mm512_sub_ps(load_avx512(in + 2 * i), numbers_avx512(row, row.min, i));
 
-    x = _mm512_min_ps(_mm512_mul_ps(x, numbers_avx512(row, row.factor, i)), _mm512_set1_ps(most));
+    x = _mm512_mul_ps(x, numbers_avx512(row, row.factor, i));
     return _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x));
 }
 
@@ -298,7 +298,7 @@ encode8_avx512(struct kvt__affine_row row, const unsigned char *in, unsigned cha
     size_t end = whole(row.n, 16);
 
     for (size_t i = 0; i < end; i += 16)
-        _mm_storeu_si128((void *)(out + i), codes_of_avx512(row, in, i, 255));
+        _mm_storeu_si128((void *)(out + i), codes_of_avx512(row, in, i));
     kvt__affine_plain.encode8(rest_of(row, end), in + 2 * end, out + end);
 }
 
@@ -309,7 +309,7 @@ encode4_avx512(struct kvt__affine_row row, const unsigned char *in, unsigned cha
     size_t end = whole(row.n, 16);
 
     for (size_t i = 0; i < end; i += 16) {
-        __m128i both = _mm_maddubs_epi16(codes_of_avx512(row, in, i, 15), pair);
+        __m128i both = _mm_maddubs_epi16(codes_of_avx512(row, in, i), pair);
 
         _mm_storel_epi64((void *)(out + i / 2), _mm_packus_epi16(both, both));
     }

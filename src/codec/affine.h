@@ -3,11 +3,11 @@
  * Internal interface of the codecs kv8 and kv4.
  *
  * Elements are quantised in groups: one channel of up to KVT__GROUP_TOKENS tokens.  The plane's
- * shape says where the channel is, in a column or in a row.  A group has a
- * minimum and a scale, both in bfloat16; a code is the nearest whole number of scales above the
- * minimum.  The minimum is not above any element of the group, and the scale is rounded up, so each
- * element is within the range of the codes, and the error is at most half a scale plus the rounding
- * to the element's type.
+ * shape says where the channel is, in a column or in a row.  A group has a minimum and a scale,
+ * both in bfloat16; a code is the nearest whole number of scales above the minimum.  The minimum is
+ * not above any element of the group, and the scale is rounded up.  So each element is within the
+ * range of the codes, the encoders need not limit a code, and the error is at most half a scale
+ * plus the rounding to the element's type.
  *
  * All forms of a function produce the same bytes: sums are fused multiply-adds, which have one
  * rounding on each processor. */
