@@ -6,6 +6,7 @@
 
 #ifdef __aarch64__
 #include <arm_neon.h>
+#include <math.h>
 
 #define STEP __attribute__((always_inline)) static inline
 
@@ -45,7 +46,7 @@ load(const unsigned char *in)
                           vreinterpretq_f32_u16(vzip2q_u16(zero, words)) };
 }
 
-/* Return all bits in the elements that are NaN or infinite. */
+/* Return all bits in each element with NaN or an infinity. */
 STEP uint32x4_t
 not_finite(float32x4_t x)
 {
@@ -54,7 +55,7 @@ not_finite(float32x4_t x)
     return vceqq_u32(vandq_u32(vreinterpretq_u32_f32(x), infinite), infinite);
 }
 
-/* Load the numbers of 8 columns from those of the groups. */
+/* Load the numbers of the groups of 8 columns. */
 STEP struct pair
 numbers_of(struct kvt__affine_row row, const float *numbers, size_t i)
 {
@@ -87,9 +88,8 @@ static void
 measure_groups(const unsigned char *in, size_t n, float *min, float *max, bool *is_finite)
 {
     size_t end = whole(n, KVT__GROUP_TOKENS);
-    uint32x4_t is_bad = vdupq_n_u32(0);
 
-    for (size_t i = 0; i < end; i += KVT__GROUP_TOKENS) {
+    for (size_t i = 0; i < end; i += KVT__GROUP_TOKENS, min++, max++) {
         float32x4_t low = load(in + 2 * i).a, high = low;
 
         for (size_t k = 0; k < KVT__GROUP_TOKENS; k += 8) {
@@ -97,12 +97,12 @@ measure_groups(const unsigned char *in, size_t n, float *min, float *max, bool *
 
             low = vminq_f32(low, vminq_f32(x.a, x.b));
             high = vmaxq_f32(high, vmaxq_f32(x.a, x.b));
-            is_bad = vorrq_u32(is_bad, vorrq_u32(not_finite(x.a), not_finite(x.b)));
         }
-        *min++ = vminvq_f32(low);
-        *max++ = vmaxvq_f32(high);
+        *min = vminvq_f32(low);
+        *max = vmaxvq_f32(high);
+        /* The minimum and the maximum of NaN and a number are NaN. */
+        *is_finite = *is_finite && isfinite(*min) && isfinite(*max);
     }
-    *is_finite = *is_finite && !vmaxvq_u32(is_bad);
     kvt__affine_plain.measure_groups(in + 2 * end, n - end, min, max, is_finite);
 }
 

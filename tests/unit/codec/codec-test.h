@@ -77,6 +77,17 @@ buffers_free(struct buffers *b)
     free(b->other);
 }
 
+/* Check the name of a codec's fastest form: each processor of aarch64 has NEON. */
+static inline void
+expect_fastest(const char *name)
+{
+#ifdef __aarch64__
+    assert_string_equal(name, "NEON");
+#else
+    assert_non_null(name);
+#endif
+}
+
 /* Write a number as an element.  Every rounding and every range is good enough. */
 static inline void
 put_element(enum kvt__element element, double x, unsigned char *at)

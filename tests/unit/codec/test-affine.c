@@ -11,6 +11,7 @@
 
 static const struct kvt__codec *const codecs[] = { &kvt__codec_kv8, &kvt__codec_kv4 };
 static const unsigned bits_of[] = { 8, 4 };
+static const uint16_t not_finite[] = { 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x7f81 };
 
 /* Encode and decode by each form; all must agree.  Return the encoded bytes; b->decoded has the
  * decoded plane. */
@@ -227,16 +228,15 @@ finite_numbers_stay_finite(void **state)
 static void
 nan_and_infinities_are_restored(void **state)
 {
-    static const uint16_t values[] = { 0x7f80, 0xff80, 0x7fc0, 0xffc1, 0x7f81 };
     struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 40, .n = 40 * 64,
                                       .n_layers = 1 };
     struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
 
     (void)state;
-    for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+    for (size_t v = 0; v < sizeof not_finite / sizeof *not_finite; v++)
         for (uint32_t at = 0; at < shape.n; at += 797) {
             fill_plane(&shape, v, b.plane);
-            memcpy(b.plane + 2 * at, &values[v], 2);
+            memcpy(b.plane + 2 * at, &not_finite[v], 2);
             for (size_t k = 0; k < 4; k++) {
                 shape.is_transposed = k >= 2;
                 assert_int_equal(expect_agreement(&shape, bits_of[k % 2], &b),
@@ -245,6 +245,32 @@ nan_and_infinities_are_restored(void **state)
             }
         }
     buffers_free(&b);
+}
+
+/* NaN or an infinity at each column of a row, and at last in no column. */
+static void
+all_forms_find_nan_and_infinities(void **state)
+{
+    enum { N = 2 * KVT__GROUP_TOKENS + 21 };
+    unsigned char row[2 * N];
+    float min[N], max[N];
+
+    (void)state;
+    for (const struct kvt__affine_form *const *form = kvt__affine_forms(); *form; form++)
+        for (size_t v = 0; v < sizeof not_finite / sizeof *not_finite; v++)
+            for (size_t at = 0; at <= N; at++) {
+                bool is_row_finite = true, are_groups_finite = true;
+
+                memset(row, 0, sizeof row);
+                memset(min, 0, sizeof min);
+                memset(max, 0, sizeof max);
+                if (at < N)
+                    memcpy(row + 2 * at, &not_finite[v], 2);
+                (*form)->measure(row, N, min, max, &is_row_finite);
+                (*form)->measure_groups(row, N, min, max, &are_groups_finite);
+                assert_int_equal(is_row_finite, at == N);
+                assert_int_equal(are_groups_finite, at == N);
+            }
 }
 
 static void
@@ -344,6 +370,27 @@ planes_that_were_never_encoded_are_refused(void **state)
     buffers_free(&b);
 }
 
+static void
+the_codecs_use_the_fastest_form(void **state)
+{
+    struct kvt__plane_shape shape = { .element = KVT__ELEMENT_BF16, .row = 128, .n = 128 * 64,
+                                      .n_layers = 1 };
+    struct buffers b = buffers_for(&kvt__codec_kv8, &shape);
+
+    (void)state;
+    expect_fastest(kvt__affine_forms()[0]->name);
+    fill_plane(&shape, 4, b.plane);
+    for (size_t k = 0; k < 2; k++) {
+        size_t n = expect_agreement(&shape, bits_of[k], &b);
+
+        assert_int_equal(codecs[k]->encode(&shape, b.plane, b.encoded), n);
+        assert_memory_equal(b.encoded, b.expected, n);
+        assert_true(codecs[k]->decode(&shape, b.encoded, n, b.other));
+        assert_memory_equal(b.other, b.decoded, plane_bytes(&shape));
+    }
+    buffers_free(&b);
+}
+
 int
 main(void)
 {
@@ -356,10 +403,12 @@ main(void)
         cmocka_unit_test(limits_of_codes),
         cmocka_unit_test(finite_numbers_stay_finite),
         cmocka_unit_test(nan_and_infinities_are_restored),
+        cmocka_unit_test(all_forms_find_nan_and_infinities),
         cmocka_unit_test(other_types_are_restored),
         cmocka_unit_test(planes_without_structure_are_restored),
         cmocka_unit_test(forms_agree_about_small_numbers),
         cmocka_unit_test(planes_that_were_never_encoded_are_refused),
+        cmocka_unit_test(the_codecs_use_the_fastest_form),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
