@@ -2,7 +2,7 @@
  *
  * cachegen: the error of each element is at most half a step of the quantiser of CacheGen, encoded
  * planes are near the entropy of the symbols, all forms of this processor produce equal bytes, and
- * elements that cannot be quantised are restored bit for bit. */
+ * raw tokens are restored bit for bit. */
 #include "codec-test.h"
 
 #include "codec/affine.h"
@@ -10,8 +10,8 @@
 
 static const enum kvt__element types[] = { KVT__ELEMENT_BF16, KVT__ELEMENT_F16, KVT__ELEMENT_F32 };
 
-/* Encode and decode by each form; all must agree.  Return the encoded bytes; b->decoded has the
- * decoded plane. */
+/* Encode and decode with each form, and expect the bytes of the plain form.  Return the size of the
+ * encoded plane; b->decoded contains the decoded plane. */
 static size_t
 expect_agreement(const struct kvt__plane_shape *shape, struct buffers *b)
 {
@@ -60,7 +60,7 @@ maxima(const struct kvt__plane_shape *shape, const unsigned char *plane)
     return max;
 }
 
-/* Check the errors of all elements but those of token number `other`. */
+/* Check the errors of all elements, except the elements of token number `other`. */
 static void
 expect_small_errors(const struct kvt__plane_shape *shape, const struct buffers *b, size_t other)
 {
@@ -128,7 +128,7 @@ planes_of_any_length_are_restored(void **state)
     }
 }
 
-/* More channels than classes are chosen for; more tokens than are encoded. */
+/* Rows with too many channels for classes; a plane with too many tokens for the codec. */
 static void
 large_rows_and_many_tokens_are_restored(void **state)
 {
@@ -163,7 +163,7 @@ the_layer_chooses_the_bins(void **state)
     assert_int_equal(kvt__cachegen_c(&shape), 15);
 }
 
-/* m is C, so a step is 1. */
+/* The token's maximum is C, so a step is 1. */
 static void
 symbols_are_rounded_to_even(void **state)
 {
@@ -189,6 +189,39 @@ symbols_are_rounded_to_even(void **state)
             }
         }
         buffers_free(&b);
+    }
+}
+
+/* Decode each symbol with each maximum.  Some products are halfway between two elements. */
+static void
+all_forms_round_products_alike(void **state)
+{
+    (void)state;
+    for (size_t t = 0; t < 4; t++) {
+        struct kvt__levels levels = { .element = types[t / 2], .c = t % 2 ? 15 : 7 };
+        bool is_f16 = levels.element == KVT__ELEMENT_F16;
+        uint32_t infinity = is_f16 ? 0x7c00 : 0x7f80;
+        size_t n = is_f16 ? 2 * levels.c + 1 : KVT__SYMBOLS; /* a float16 may not overflow */
+
+        for (int s = 0; s < (int)KVT__SYMBOLS; s++)
+            levels.level[s] = (float)(s - (int)levels.c) / (float)levels.c;
+        for (uint32_t bits = 0; bits < infinity; bits++) {
+            unsigned char element[2], expected[2 * KVT__SYMBOLS], decoded[2 * KVT__SYMBOLS];
+            uint8_t symbols[KVT__SYMBOLS];
+            float max[KVT__SYMBOLS];
+
+            kvt__store_word16(element, bits);
+            for (uint8_t s = 0; s < KVT__SYMBOLS; s++) {
+                symbols[s] = s;
+                kvt__cachegen_plain.load(levels.element, element, 1, &max[s]);
+            }
+            kvt__cachegen_plain.dequantise(&levels, symbols, n, max, expected);
+            for (const struct kvt__cachegen_form *const *form = kvt__cachegen_forms(); *form;
+                 form++) {
+                (*form)->dequantise(&levels, symbols, n, max, decoded);
+                assert_memory_equal(decoded, expected, 2 * n);
+            }
+        }
     }
 }
 
@@ -233,8 +266,8 @@ tokens_of_zeros_stay_zeros(void **state)
     }
 }
 
-/* Put the bits of an element into token number 3, and expect that this token is restored and the
- * others are quantised. */
+/* Put the bits of an element into token number 3.  Expect that token 3 is restored bit for bit, and
+ * that the other tokens are quantised. */
 static void
 expect_raw(const struct kvt__plane_shape *shape, uint32_t bits)
 {
@@ -286,7 +319,7 @@ a_plane_of_nan_is_stored_as_it_is(void **state)
     buffers_free(&b);
 }
 
-/* Subnormal numbers of float16, the largest and the smallest numbers that are quantised. */
+/* Subnormal numbers of float16, and the largest and the smallest quantised maxima. */
 static void
 extreme_numbers_are_quantised(void **state)
 {
@@ -312,7 +345,7 @@ extreme_numbers_are_quantised(void **state)
         expect_small_errors(&shape, &b, SIZE_MAX);
         buffers_free(&b);
     }
-    for (uint32_t bits = 1; bits < 0x800; bits++) { /* tokens of one element: the maxima */
+    for (uint32_t bits = 1; bits < 0x800; bits++) { /* 0 and the maximum only */
         struct kvt__plane_shape shape = { .element = KVT__ELEMENT_F16, .row = 512, .n = 512,
                                           .n_layers = 1 };
         struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
@@ -344,7 +377,7 @@ other_planes_are_restored(void **state)
 
 /* -------------------------------------------------------------------------- sizes */
 
-/* Return the bytes of the symbols by the entropy of one distribution for the plane. */
+/* Return the entropy of the plane's symbols in bytes, by a single distribution of the symbols. */
 static double
 entropy_bytes(const struct kvt__plane_shape *shape, const unsigned char *plane)
 {
@@ -399,7 +432,7 @@ a_buffer_needs_less_than_a_mebibyte_more_than_the_plane(void **state)
             }
 }
 
-/* The numbers need no mathematical functions, whose last bits depend on the library. */
+/* The numbers need no mathematical functions: the last bits of a result depend on the library. */
 static void
 all_processors_write_the_same_bytes(void **state)
 {
@@ -432,6 +465,7 @@ the_codec_uses_the_fastest_form(void **state)
     struct buffers b = buffers_for(&kvt__codec_cachegen, &shape);
 
     (void)state;
+    expect_fastest(kvt__cachegen_forms()[0]->name);
     fill_plane(&shape, 4, b.plane);
     size_t n = expect_agreement(&shape, &b);
     assert_int_equal(kvt__codec_cachegen.encode(&shape, b.plane, b.encoded), n);
@@ -450,6 +484,7 @@ main(void)
         cmocka_unit_test(large_rows_and_many_tokens_are_restored),
         cmocka_unit_test(the_layer_chooses_the_bins),
         cmocka_unit_test(symbols_are_rounded_to_even),
+        cmocka_unit_test(all_forms_round_products_alike),
         cmocka_unit_test(tokens_of_zeros_stay_zeros),
         cmocka_unit_test(nan_infinities_and_tiny_tokens_are_restored),
         cmocka_unit_test(a_plane_of_nan_is_stored_as_it_is),
