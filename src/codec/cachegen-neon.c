@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The codec cachegen with NEON: the quantiser.  NEON has no lookup in tables of 1024 entries, so
- * the entropy coder is in plain C.  The last elements, too few for a register, are left to plain C
- * too. */
+ * The codec cachegen with NEON: the quantiser.  The last elements, too few for a register, are left
+ * to plain C.
+ *
+ * The entropy coder is in plain C too.  For each element the decoder loads an entry of the class's
+ * table of 4 KB, and the encoder an entry of the class's table of 256 bytes.  NEON has no gather,
+ * and TBL looks up at most 64 bytes, so a NEON form would still load each entry separately, and
+ * move states and entries between general and NEON registers. */
 #include "codec/cachegen.h"
 
 #ifdef __aarch64__

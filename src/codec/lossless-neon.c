@@ -20,7 +20,7 @@ is_supported(void)
     return true;
 }
 
-/* Return a bit for each byte of the group that has a bit of `mask`. */
+/* Return a bit for each byte of the group: 1 if the byte and `mask` have a common bit. */
 STEP uint64_t
 bits_of(const uint8x16_t bytes[N], uint8_t mask)
 {
@@ -33,7 +33,7 @@ bits_of(const uint8x16_t bytes[N], uint8_t mask)
     return vgetq_lane_u64(vreinterpretq_u64_u8(vpaddq_u8(sum, sum)), 0);
 }
 
-/* Return 0xff in each of 16 bytes whose bit is set. */
+/* Return a byte for each of 16 bits: 0xff if the bit is 1, otherwise 0. */
 STEP uint8x16_t
 bytes_of(uint16_t bits)
 {
