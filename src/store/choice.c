@@ -93,6 +93,17 @@ kvt__choice_is_naive(struct kvt__level *owner)
            (atomic_fetch_add(&choice->n_naive, 1) + 1) % SAMPLE;
 }
 
+/* Count the time until now in which an operation was in progress.  choice->lock is held. */
+static void
+count_busy(struct kvt__choice *choice, int kind)
+{
+    int64_t now = kvt__now_ns();
+
+    if (choice->n[kind])
+        choice->busy_ns[kind] += now - choice->counted_ns[kind];
+    choice->counted_ns[kind] = now;
+}
+
 void
 kvt__choice_begin(struct kvt__level *owner, enum kvt__table_pause kind)
 {
@@ -101,8 +112,8 @@ kvt__choice_begin(struct kvt__level *owner, enum kvt__table_pause kind)
     if (!choice->is_measured)
         return;
     pthread_mutex_lock(&choice->lock);
-    if (!choice->n[kind]++)
-        choice->since_ns[kind] = kvt__now_ns();
+    count_busy(choice, kind);
+    choice->n[kind]++;
     pthread_mutex_unlock(&choice->lock);
 }
 
@@ -115,8 +126,8 @@ kvt__choice_end(struct kvt__level *owner, enum kvt__table_pause kind, uint64_t b
         return;
     pthread_mutex_lock(&choice->lock);
     assert(choice->n[kind]);
-    if (!--choice->n[kind])
-        choice->busy_ns[kind] += kvt__now_ns() - choice->since_ns[kind];
+    count_busy(choice, kind);
+    choice->n[kind]--;
     choice->bytes[kind] += bytes;
     pthread_mutex_unlock(&choice->lock);
 }

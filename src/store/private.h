@@ -30,8 +30,8 @@ struct kvt__choice {
     struct kvt__table_rates rates; /* only the upkeep thread */
     pthread_mutex_t lock; /* guards the fields below: measurements since the last revision */
     unsigned n[2];       /* operations in progress */
-    int64_t since_ns[2]; /* begin of the first of these operations */
-    int64_t busy_ns[2];
+    int64_t busy_ns[2];  /* time in which an operation was in progress */
+    int64_t counted_ns[2]; /* busy_ns counts the time until counted_ns */
     uint64_t bytes[2];   /* stored bytes */
     uint64_t decoded[2], encoded[2]; /* bytes of codecs */
     int64_t codec_ns[2];

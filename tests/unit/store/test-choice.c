@@ -529,6 +529,28 @@ without_auto_nothing_is_measured(void **state)
     assert_int_equal(e->store->levels[0].choice.bytes[KVT__PAUSE_WRITES], 0);
 }
 
+static void
+the_time_of_operations_in_progress_counts(void **state)
+{
+    struct env *e = *state;
+    struct kvt__level *level = &e->store->levels[0];
+
+    for (int kind = 0; kind < 2; kind++) {
+        kvt__choice_begin(level, kind);
+        kvt__choice_end(level, kind, 1);
+        kvt__choice_begin(level, kind);
+        level->choice.counted_ns[kind] -= KVT__NS_PER_S; /* an operation of a second */
+        kvt__choice_begin(level, kind);
+        kvt__choice_end(level, kind, 64 * MIB);
+    }
+    kvt__choice_revise(level);
+    struct kvt__table_rates r = kvt__table_get_rates(level->index);
+    assert_true(r.read && r.read <= 64 * MIB + 1);
+    assert_true(r.write && r.write <= 64 * MIB + 1);
+    kvt__choice_end(level, KVT__PAUSE_READS, 1);
+    kvt__choice_end(level, KVT__PAUSE_WRITES, 1);
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
 
 int
@@ -553,6 +575,7 @@ main(void)
         TEST(a_calibration_leaves_out_a_storage_without_reads_or_writes),
         TEST(the_reason_of_the_choice_has_the_rates),
         TEST(without_auto_nothing_is_measured),
+        TEST(the_time_of_operations_in_progress_counts),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
