@@ -178,7 +178,9 @@ kvt__choice_revise(struct kvt__level *owner)
 
         changed |= revise(rates[kind], &choice->bytes[kind], &choice->busy_ns[kind]);
         if (revise(speeds[kind], &choice->decoded[kind], &choice->codec_ns[kind])) {
-            choice->rates.kept_permille = encoded * PERMILLE / decoded;
+            /* All decoded chunks were once smaller than naive chunks; new chunks may not be. */
+            if (kind == KVT__PAUSE_WRITES)
+                choice->rates.kept_permille = encoded * PERMILLE / decoded;
             choice->encoded[kind] = 0;
             changed = true;
         }
