@@ -6,10 +6,10 @@
  * The gate limits the threads in codecs, because codecs compete with the engine for CPUs.  Loads
  * pass the gate before stores.
  *
- * A thread encodes into scratch memory, as large as a chunk, and then moves the encoded chunk to a
- * slot of the pool, so the thread need not wait for the storage.  If the pool has no room, the
- * chunk stays in the scratch memory, and the thread waits.  So there is at most one scratch memory
- * for each thread of the executor. */
+ * A thread encodes into scratch memory, as large as a chunk.  A tier whose calls block the thread
+ * stores the chunk from there.  For another tier the encoded chunk moves to a slot of the pool, so
+ * that no thread waits for the storage; if the pool has no room, the chunk is dropped.  So there is
+ * at most one scratch memory for each thread of the executor. */
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
@@ -150,6 +150,30 @@ acquire_slot(struct kvt__store *store, size_t bytes, struct kvt__slot *out)
              kvt__pool_acquire(gate->pool, bytes, gate->keep_free, out)));
 }
 
+/* Set req->staging to the n bytes of an encoded chunk at scratch->memory + at.  0; -ENOSPC with a
+ * sentence: the pool has no room. */
+static int
+keep_encoded(struct kvt__level *level, struct kvt__store_req *req, struct kvt__scratch *scratch,
+             size_t at, size_t n)
+{
+    struct kvt__store *store = level->store;
+    int err = 0;
+
+    if (level->tier->ops->run && level->tier->exec == store->exec) {
+        req->scratch = scratch;
+        req->staging = (struct kvt__slot){ .payload = scratch->memory + at, .bytes = n };
+        return 0;
+    }
+    if (acquire_slot(store, n, &req->staging))
+        memcpy(req->staging.payload, scratch->memory + at, n);
+    else
+        err = kvt__fail(ENOSPC, "%s: no memory for an encoded chunk is free, because %s does not "
+                        "store the chunks as fast as the engine; raise max_local_cpu_size.",
+                        level->tier->ops->name, level->url);
+    return_scratch(store->gate, scratch);
+    return err;
+}
+
 int
 kvt__level_encode(struct kvt__level *level, struct kvt__store_req *req)
 {
@@ -175,14 +199,7 @@ kvt__level_encode(struct kvt__level *level, struct kvt__store_req *req)
         return_scratch(gate, scratch);
         return -ENOTSUP;
     }
-    if (acquire_slot(level->store, n, &req->staging)) {
-        memcpy(req->staging.payload, scratch->memory + before, n);
-        return_scratch(gate, scratch);
-    } else {
-        req->scratch = scratch;
-        req->staging = (struct kvt__slot){ .payload = scratch->memory + before, .bytes = n };
-    }
-    return 0;
+    return keep_encoded(level, req, scratch, before, n);
 }
 
 void

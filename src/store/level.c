@@ -114,7 +114,7 @@ has_in_other_encoding(const struct kvt__level *level, const struct kvt__store_re
 
 /* Encode the chunk, if the level has a codec, and set slot, checksum and shape of the object.  0;
  * -EEXIST: the storage's naive level stores the chunk, because the codec cannot make the chunk
- * smaller; -ENOMEM with a sentence. */
+ * smaller; -ENOMEM, -ENOSPC with a sentence. */
 static int
 encode(struct kvt__level *level, struct kvt__store_req *req)
 {

@@ -192,7 +192,8 @@ int kvt__gate_open(struct kvt__store *store, int64_t codec_threads);
 void kvt__gate_close(struct kvt__codec_gate *gate);
 
 /* Encode the chunk of a PUT into req->staging.  Blocks while other threads encode and decode.  0;
- * -ENOTSUP: the codec cannot make the chunk smaller; -ENOMEM with a sentence. */
+ * -ENOTSUP: the codec cannot make the chunk smaller; -ENOMEM, -ENOSPC with a sentence: no memory
+ * for the encoded chunk is free. */
 int kvt__level_encode(struct kvt__level *level, struct kvt__store_req *req);
 
 /* Release the memory of kvt__level_encode(). */

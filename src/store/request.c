@@ -87,7 +87,7 @@ submit(struct kvt__store_req *req, struct kvt__level *level)
 
     /* A request with allocated memory waits on its thread, so that the number of threads limits the
      * memory. */
-    if (req->is_sync || req->scratch || (req->by_key && req->staging.payload)) {
+    if (req->is_sync || (req->by_key && req->staging.payload)) {
         (void)kvt__tier_wait(level->tier, &req->tier_op);
         return true;
     }

@@ -189,9 +189,9 @@ void kvt__store_protect(struct kvt__store *store, const struct kvt__chunk_key *k
 bool kvt__store_acquire_slot(struct kvt__store *store, enum kvt__prio prio, size_t bytes,
                              struct kvt__slot *out);
 
-/* Let PUTs keep encoded chunks in a pool until the storage has the chunks.  Encoded chunks leave
- * keep_free bytes of the pool free.  Without a pool, or without room, a PUT of an encoded chunk
- * occupies a thread of the executor until its end.  Call before the first PUT; the pool must
+/* Let PUTs keep encoded chunks in a pool until a tier that does not block has the chunks.  Encoded
+ * chunks leave keep_free bytes of the pool free.  Without a pool, or without room, a PUT of an
+ * encoded chunk into such a tier fails with -ENOSPC.  Call before the first PUT; the pool must
  * outlive all requests. */
 void kvt__store_use_pool(struct kvt__store *store, struct kvt__pool *pool, size_t keep_free);
 

@@ -445,6 +445,38 @@ an_engine_closes_while_the_store_does_not_answer(void **state)
     close_engine(f);
 }
 
+/* The stores use all memory that they may use, and the bucket accepts none of them. */
+static void
+loads_do_not_wait_for_stores(void **state)
+{
+    struct fixture *f = *state;
+    const char *settings[16];
+    char text[3][256];
+
+    settings_at("127.0.0.1", "true", settings, text);
+    for (size_t i = 0; settings[i]; i++)
+        if (!strncmp(settings[i], "blocking", 8))
+            settings[i] = "blocking_timeout_secs=10";
+        else if (!strncmp(settings[i], "lookup", 6))
+            settings[i] = "max_local_cpu_size=0.004";
+    fixture_open(f, settings);
+    s3_fault(&server, "{\"match\": {\"method\": \"PUT\"}, \"count\": null, "
+             "\"do\": {\"delay_ms\": 600000}}");
+    for (uint32_t prompt = 0; prompt < 40; prompt++) {
+        set_tokens(f, prompt);
+        store_chunks(f, 0, N_CHUNKS);
+    }
+    uint32_t n_loaded = 0;
+    for (uint32_t prompt = 0; prompt < 40; prompt++) {
+        set_tokens(f, prompt);
+        struct outcome got = load_prompt(f);
+        assert_int_equal(got.loaded, got.promised);
+        n_loaded += got.loaded;
+    }
+    assert_true(n_loaded > 0);
+    close_engine(f);
+}
+
 int
 main(void)
 {
@@ -465,6 +497,7 @@ main(void)
         T(bytes_damaged_in_transit_are_fetched_again),
         T(an_outage_costs_hits_and_no_more),
         T(an_engine_closes_while_the_store_does_not_answer),
+        T(loads_do_not_wait_for_stores),
     };
 
     kvt_set_log(be_silent, NULL, KVT_LOG_ERROR);
