@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inputs of a request besides the tokens: what decides the KV (LoRA adapter, salt,
-multimodal items), and the requests of kv_transfer_params (tags, no saving)."""
+multimodal items), and the controls of kv_transfer_params: docs/vllm.md."""
+
+import math
 
 from . import vllm_adapters
 from .vllm_log import log
@@ -9,7 +11,7 @@ _TAG = "lmcache.tag."
 
 
 class Extra:
-    __slots__ = ("lora", "adapter", "cache_salt", "mm", "tags", "skip_save")
+    __slots__ = ("lora", "adapter", "cache_salt", "mm", "tags", "most_loaded", "most_saved")
 
     def __init__(self):
         self.lora = None  # the adapter's name and digest, as text
@@ -17,11 +19,14 @@ class Extra:
         self.cache_salt = None
         self.mm = ()
         self.tags = None
+        self.most_loaded = math.inf  # tokens to load at most
+        self.most_saved = math.inf  # leading tokens to save at most
 
 
 def describe(request, digest=None):
     """Return the request's Extra; None if tokens and Extra do not determine the KV.
-    digest: the digest of the request's LoRA adapter."""
+    digest: the digest of the request's LoRA adapter.  ValueError: a control has no valid
+    value."""
     if (not request.prompt_token_ids
             or getattr(request, "prompt_embeds", None) is not None
             or getattr(request, "prompt_is_token_ids", None) is not None
@@ -59,8 +64,21 @@ def describe(request, digest=None):
                     "name must not be empty or have %% or @ in it, nor its value @")
         return None
     extra.tags = "@".join("%s%%%s" % tag for tag in tags) or None
-    extra.skip_save = _true(params.get("lmcache.skip_save"))
+    extra.most_loaded = _tokens(params, "max_load_tokens")
+    extra.most_saved = (0 if _true(params.get("lmcache.skip_save"))
+                        else _tokens(params, "max_offload_tokens"))
     return extra
+
+
+def _tokens(params, name):
+    """Return a number of tokens; infinity if the client names no number."""
+    value = params.get(name)
+    if value is None:
+        return math.inf
+    if type(value) is not int or value < 0:
+        raise ValueError("%s in kv_transfer_params is %.80r and must be a whole number of "
+                         "tokens, at least 0" % (name, value))
+    return value
 
 
 def _true(value):

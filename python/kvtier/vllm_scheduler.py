@@ -139,13 +139,13 @@ class Scheduler:
     def _admit(self, request):
         state = self._requests[request.request_id] = self._describe(request)
         save = self._can_save and state.seq is not None
-        if save and not state.tags.skip_save:
-            state.limit = request.num_prompt_tokens
-            if self._partial and state.tokens % self._chunk:
+        if save:
+            state.limit = min(request.num_prompt_tokens, state.tags.most_saved)
+            if self._partial and state.tokens % self._chunk and state.limit == state.tokens:
                 state.tail = state.seq.chunks(state.tokens // self._chunk, 1)
             self._saving[request.request_id] = state
         state.may_load = (
-            self._can_load and state.seq is not None
+            self._can_load and state.seq is not None and state.tags.most_loaded > 0
             and not getattr(request, "skip_reading_prefix_cache", False))
         return state
 
@@ -165,10 +165,14 @@ class Scheduler:
         return _Request(request, seq, extra)
 
     def _lookup(self, state, computed):
+        most = state.request.num_tokens - 1
+        if computed + state.tags.most_loaded < most:
+            most = (computed + state.tags.most_loaded) // self._chunk * self._chunk
+        if most <= computed:
+            return 0
         self._stats.touch(ended=True)
         try:
-            return self._engine.lookup(state.seq, computed,
-                                       state.request.num_tokens - 1)
+            return self._engine.lookup(state.seq, computed, most)
         except (OSError, ValueError) as e:
             log.warning("kvtier: lookup failed, the prompt is computed: %s", e)
             state.may_load = False
@@ -384,16 +388,18 @@ class Scheduler:
     def _append_decoded(self, state):
         """Append final generated tokens to the sequence when they complete a chunk."""
         request = state.request
-        if request.num_tokens // self._chunk <= state.limit // self._chunk:
+        if (request.num_tokens // self._chunk <= state.tokens // self._chunk
+                or state.limit == state.tags.most_saved):
             return
-        tokens = array("i", request.all_token_ids[state.limit:request.num_tokens])
+        tokens = array("i", request.all_token_ids[state.tokens:request.num_tokens])
         try:
             state.seq.append(tokens)
         except (OSError, ValueError) as e:
             log.warning("kvtier: generated tokens are not stored: %s", e)
             self._saving.pop(request.request_id, None)
             return
-        state.limit = state.tokens = request.num_tokens
+        state.tokens = request.num_tokens
+        state.limit = min(state.tokens, state.tags.most_saved)
 
     def _chunks(self, state, first, end):
         """Return the kvt_chunk structs first .. end - 1 of the request's sequence."""

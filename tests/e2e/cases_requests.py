@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Aborted requests, prompts that end with a partial chunk, preempted requests."""
+"""Aborted requests, prompts that end with a partial chunk, preempted requests, controls of a
+request."""
 import functools
 import time
 
@@ -84,6 +85,36 @@ def partial_chunk(place):
         check(found == 0, f"{found} tokens found beyond what vLLM has")
         place.check_close(answer, server.complete(longer, cache_salt="x"),
                           "a longer prompt")
+        place.check_idle(server)
+    place.check_hashes()
+
+
+@e2e
+def controls(place):
+    """kv_transfer_params of a request limit the stored and the loaded tokens."""
+    def params(**more):
+        return {"kv_transfer_params": more}
+
+    with place.server() as server:
+        prompts = [place.prompt(server, 1000 * i, 1000) for i in range(3)]
+        some, none, whole = prompts  # 3 chunks and 16 tokens each
+        server.complete(some, **params(max_offload_tokens=512))
+        server.complete(none, **params(max_offload_tokens=0))
+        answers = [server.complete(prompt, **params(max_offload_tokens=0))
+                   for prompt in (some, none)] + [server.complete(whole)]
+        files, _ = place.stored()
+        check(files == 2 + 3, f"{files} chunks are stored")
+    expected = ((some, 512, {}), (none, 0, {}), (whole, 512, {"max_load_tokens": 700}))
+    with place.server() as server:
+        for (prompt, tokens, more), reference in zip(expected, answers):
+            answer, found = place.hit(server, prompt, len(prompt) - tokens, **params(**more))
+            check(found == tokens, f"{found} tokens found in place of {tokens}")
+            place.check_close(answer, reference, f"a hit of {tokens} tokens")
+        bad = place.piece(server, 6000, 784)
+        server.complete(bad, **params(max_load_tokens="all"))
+        server.reset_prefix_cache()
+        answer, found = place.hit(server, bad, len(bad))
+        check(found == 0, f"a request with a bad control stored {found} tokens")
         place.check_idle(server)
     place.check_hashes()
 

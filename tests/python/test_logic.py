@@ -2,6 +2,7 @@
 """Unit tests of the connector's parts, without vLLM."""
 
 import logging
+import math
 import os
 import pickle
 import tempfile
@@ -371,6 +372,10 @@ class Halves(unittest.TestCase):
                 dict(kv_transfer_params={1: 2, "lmcache.tag.a": None}),
                 dict(kv_transfer_params={"lmcache.skip_save": {}}),
                 dict(kv_transfer_params={"lmcache.tag.a": 10 ** 5000}),
+                dict(kv_transfer_params={"max_load_tokens": 10 ** 5000,
+                                         "max_offload_tokens": 10 ** 5000}),
+                dict(kv_transfer_params={"max_load_tokens": -10 ** 5000}),
+                dict(kv_transfer_params={"max_offload_tokens": "x" * 10 ** 6}),
                 dict(cache_salt=7), dict(cache_salt="\ud800"), dict(cache_salt="a\0b"),
                 dict(prompt_token_ids=[-1] * 61), dict(prompt_token_ids=[None] * 61),
                 dict(prompt_token_ids=[1 << 40] * 61),
@@ -404,7 +409,14 @@ class Extra(unittest.TestCase):
                                 "lmcache.skip_save": "true", "other": 2}), "d")
         self.assertEqual(extra.mm, [("x", 3, 2), ("y", 9, 2)])
         self.assertEqual((extra.cache_salt, extra.lora), ("s", "l:d"))
-        self.assertEqual((extra.tags, extra.skip_save), ("a%1@b%%@lora%l", True))
+        self.assertEqual((extra.tags, extra.most_saved), ("a%1@b%%@lora%l", 0))
+        self.assertEqual(extra.most_loaded, math.inf)
+
+    def test_a_bad_number_of_tokens_is_an_error_with_its_name(self):
+        for name in ("max_load_tokens", "max_offload_tokens"):
+            for bad in (-1, 1.0, "8", True, [], {}):
+                with self.assertRaisesRegex(ValueError, name):
+                    vllm_extra.describe(request(kv_transfer_params={name: bad}))
 
     def test_an_adapter_without_a_digest_has_no_identity(self):
         self.assertIsNone(vllm_extra.describe(request(

@@ -101,6 +101,49 @@ class Basics(Case):
         sim.run()
         self.assertEqual(seen, ["user%eve@x%1", "user%eve@x%1"])
 
+    def test_max_offload_tokens_limits_the_saved_tokens(self):
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        for decoded in (False, True):
+            fake.Config.extra = {"save_decode_cache": decoded}
+            for most, saved in ((0, 0), (7, 0), (8, 1), (20, 2), (30, 3),
+                                (99, 4 if decoded else 3)):
+                with self.subTest(decoded=decoded, most=most):
+                    self.store.chunks.clear()
+                    sim = self.sim()
+                    sim.add("a", prompt(1, 30), max_tokens=9,
+                            kv_transfer_params={"max_offload_tokens": most})
+                    sim.run()
+                    sim.check_rest()
+                    self.assertEqual(len(self.store.chunks), saved)
+
+    def test_max_load_tokens_limits_the_tokens_beyond_vllms_own_hit(self):
+        first = self.sim()
+        first.add("a", prompt(1, 61))
+        first.run()
+        for most, hit in ((0, 0), (7, 0), (8, 8), (31, 24), (56, 56), (99, 56)):
+            again = self.sim()
+            again.add("a", prompt(1, 61), kv_transfer_params={"max_load_tokens": most})
+            again.run()
+            again.check_rest()
+            self.assertEqual(again.hits["a"], hit)
+            self.assertEqual(again.tokens["a"], first.tokens["a"])
+        again = self.sim()
+        again.add("short", prompt(1, 61)[:22])
+        again.run()
+        again.add("a", prompt(1, 61), kv_transfer_params={"max_load_tokens": 20})
+        again.run()
+        again.check_rest()
+        self.assertEqual(again.hits["a"], 40)  # vLLM has 20 tokens
+
+    def test_a_request_with_a_bad_control_is_neither_looked_up_nor_stored(self):
+        for bad in ({"max_load_tokens": "8"}, {"max_offload_tokens": -1}):
+            sim = self.sim()
+            with self.assertLogs("vllm.kvtier") as logs:
+                sim.add("a", prompt(1, 30), kv_transfer_params=bad)
+                sim.run()
+            self.assertIn(next(iter(bad)), logs.output[0])
+            self.assertEqual((self.store.lookups, len(self.store.chunks)), (0, 0))
+
     def test_min_retrieve_tokens(self):
         first = self.sim()
         first.add("a", prompt(1, 61))
