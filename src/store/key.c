@@ -152,8 +152,8 @@ may_list(const struct kvt__level *level, const char *key)
     return slash != '/' && !strchr(key, '/') && strchr(key, slash);
 }
 
-/* Decode the chunk of a frame plane by plane, and compare the chunk with its checksum.  0; -EBADMSG,
- * -ENOMEM with a sentence. */
+/* Decode the chunk of a frame plane by plane, and compare the chunk with its checksum.  0;
+ * -EBADMSG, -ENOMEM with a sentence. */
 static int
 verify_planes(const struct kvt__frame *frame)
 {

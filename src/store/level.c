@@ -287,12 +287,12 @@ has_right_shape(const struct kvt__store_req *req)
     return false;
 }
 
-/* Return true if a request may use a foreign chunk of the level.  Only kvtier encodes chunks in its
- * frames, always with an identity. */
+/* Return true if a request may use a foreign chunk of the level.  Only kvtier stores chunks under
+ * its own names, always with an identity. */
 static bool
 accepts_foreign(const struct kvt__level *level, const struct kvt__store_req *req)
 {
-    return level->serde == KVT__SERDE_NAIVE &&
+    return !kvt__level_is_own(level) &&
            kvt__store_accepts_foreign(level->store, req->space, req->needs_id);
 }
 
@@ -539,7 +539,7 @@ may_put(const struct kvt__level *level, const struct kvt__store_req *req)
 {
     return kvt__level_may_put(level, req->space) ||
            (req->stores_raw & kvt__level_bit(level) && level->serde == KVT__SERDE_NAIVE &&
-            level->owner != level);
+            level->owner != level && !level->no_put);
 }
 
 /* Return true if key.c handles the level's part of a request: all requests by key but a PUT of a

@@ -12,10 +12,11 @@ int
 kvt__level_text(const struct kvt__level *level, const struct kvt__space *space,
                 char out[KVT__TABLE_TEXT_MAX + 1])
 {
-    bool adds = level->serde != KVT__SERDE_NAIVE && !space->is_key;
-    int n = snprintf(out, KVT__TABLE_TEXT_MAX + 1, "%s%s%s%s", space->text,
+    bool adds = kvt__level_is_own(level) && !space->is_key;
+    int n = snprintf(out, KVT__TABLE_TEXT_MAX + 1, "%s%s%s%s%s", space->text,
                      !adds ? "" : space->opaque ? "-" : "@", adds && !space->opaque
-                     ? KVT__KEY_OWN_TAG : "", adds ? kvt__serde_name(level->serde) : "");
+                     ? KVT__KEY_OWN_TAG : "", level->is_inexact && adds ? KVT__INEXACT : "",
+                     adds ? kvt__serde_name(level->serde) : "");
 
     return n >= 0 && n <= KVT__TABLE_TEXT_MAX
         ? 0 : kvt__fail(ENAMETOOLONG, "the key of '%s' with the encoding %s", space->text,
@@ -41,7 +42,7 @@ kvt__level_describe(const struct kvt__level *level, struct kvt__store_req *req)
 
     if (!err)
         err = kvt__space_key(text, &req->hash, req->key, sizeof req->key);
-    req->object.opaque = req->space->opaque || level->serde != KVT__SERDE_NAIVE;
+    req->object.opaque = req->space->opaque || kvt__level_is_own(level);
     req->object.shape = req->shape;
     return err;
 }
@@ -110,6 +111,6 @@ kvt__serde_of_key(const char *key)
     if (!tag)
         return KVT__SERDE_NAIVE;
     const char *value = tag + sizeof "@" KVT__KEY_OWN_TAG - 1;
-    const char *dash = strchr(value, '-'); /* behind the layout fingerprint of an opaque chunk */
+    const char *dash = strrchr(value, '-'); /* "lossless", "0123456789abcdef-inexact-lossless" */
     return kvt__serde_from_name(dash ? dash + 1 : value, &serde) ? serde : KVT__SERDE_NAIVE;
 }

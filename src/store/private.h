@@ -39,12 +39,15 @@ struct kvt__choice {
 
 /* One storage and its index; or the objects of a storage in another encoding.  Each storage has a
  * level for the encoding of new chunks, its owner, and a level for each other encoding that the
- * store reads.  The levels of a storage share the tier, the index and the fields below `serde`,
- * which only the owner has. */
+ * store reads.  A store with lossy encodings also reads the exact chunks of other stores, and never
+ * writes such a chunk.  The levels of a storage share the tier, the index and the fields of the
+ * owner. */
 struct kvt__level {
     struct kvt__store *store;
     struct kvt__level *owner;
     enum kvt__serde serde; /* encoding of the objects */
+    bool is_inexact; /* an exact encoding under names of stores with lossy encodings, because their
+                      * chunks are computed on inexact KV */
     /* Fields of the storage, equal in all levels of the storage. */
     struct kvt__tier *tier;
     char *url;
@@ -123,6 +126,9 @@ void kvt__apply_locations(const struct kvt_config *config, const char *location,
 
 /* ------------------------------------------------------------------- name.c */
 
+/* Before the name of the encoding in a key: struct kvt__level, is_inexact. */
+#define KVT__INEXACT "inexact-"
+
 /* Split a key text into its space (the text without the hash, without digests) and its hash.
  * 0; -EINVAL, -ENAMETOOLONG with a sentence. */
 int kvt__space_from_key(const char *key, struct kvt__space *space, struct kvt__hash *hash);
@@ -165,6 +171,14 @@ static inline uint32_t
 kvt__level_bit(const struct kvt__level *level)
 {
     return UINT32_C(1) << (level->owner - level->store->levels);
+}
+
+/* Return true if the names of the level's objects contain the encoding, so that LMCache never reads
+ * the objects. */
+static inline bool
+kvt__level_is_own(const struct kvt__level *level)
+{
+    return level->serde != KVT__SERDE_NAIVE || level->is_inexact;
 }
 
 /* Return the name of a chunk in a level's index. */

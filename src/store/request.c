@@ -18,8 +18,7 @@ describe(struct kvt__store_req *req)
         .key = req->by_key ? req->by_key : req->key, .hash = req->hash,
         .opaque = req->space->opaque, .is_name = req->is_name, .is_full = req->is_full,
         .tokens = req->tokens, .rank = req->space->rank, .id = req->id,
-        .id_of_key = req->id_of_key, .shape = req->shape,
-        .needs_id = !req->by_key && req->store->traits.is_lossy };
+        .id_of_key = req->id_of_key, .shape = req->shape };
     if (!req->by_key)
         return kvt__space_key(req->space->text, &req->hash, req->key, sizeof req->key);
     if (req->op == KVT__TIER_PUT)

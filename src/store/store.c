@@ -102,8 +102,8 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
 
 /* ------------------------------------------------------------------------ encodings */
 
-/* Add a level for the objects of a storage in another encoding. */
-static void
+/* Add a level for the objects of a storage in another encoding, or under other names. */
+static struct kvt__level *
 add_encoding(struct kvt__store *store, struct kvt__level *owner, enum kvt__serde serde)
 {
     struct kvt__level *level = &store->levels[store->n_levels++];
@@ -113,6 +113,7 @@ add_encoding(struct kvt__store *store, struct kvt__level *owner, enum kvt__serde
         .store = store, .owner = owner, .serde = serde, .tier = owner->tier, .url = owner->url,
         .location = owner->location, .is_host_only = owner->is_host_only,
         .keeps_free = owner->keeps_free, .no_get = owner->no_get, .no_put = owner->no_put };
+    return level;
 }
 
 /* Return true if the configuration lists the encoding in accept_serde. */
@@ -125,24 +126,57 @@ accepts(const struct kvt_config *config, enum kvt__serde serde)
     return false;
 }
 
-/* Add the levels of the other encodings that the store reads: naive, and those of accept_serde.  0;
- * -ENOMEM with a sentence. */
+/* Return true if the store writes or accepts a lossy encoding. */
+static bool
+is_lossy(const struct kvt__store *store, const struct kvt_config *config)
+{
+    bool has_storage = false;
+
+    for (size_t i = 0; i < store->n_storages; i++) {
+        if (kvt__serde_is_lossy(store->levels[i].serde))
+            return true;
+        has_storage |= !store->levels[i].tier->in_memory;
+    }
+    for (int s = KVT__SERDE_NAIVE; s < KVT__N_SERDES; s++)
+        if (has_storage && kvt__serde_is_lossy(s) && accepts(config, s))
+            return true;
+    return false;
+}
+
+/* Add the levels of the other encodings that a storage reads: naive, and those of accept_serde. */
+static void
+add_encodings_of(struct kvt__store *store, struct kvt__level *owner,
+                 const struct kvt_config *config)
+{
+    bool is_lossy = store->traits.is_lossy;
+
+    owner->is_inexact = is_lossy && !kvt__serde_is_lossy(owner->serde);
+    for (int s = KVT__SERDE_NAIVE; s < KVT__N_SERDES && !owner->tier->in_memory; s++) {
+        bool is_exact = !kvt__serde_is_lossy(s), is_owners = s == (int)owner->serde;
+
+        if (!is_owners && s != KVT__SERDE_NAIVE && !accepts(config, s))
+            continue;
+        if (!is_owners)
+            add_encoding(store, owner, s)->is_inexact = is_lossy && is_exact;
+        if (is_lossy && is_exact)
+            add_encoding(store, owner, s)->no_put = true;
+    }
+}
+
+/* Add the levels of all storages, and open the gate if a level is encoded.  0; -ENOMEM with a
+ * sentence. */
 static int
 add_encodings(struct kvt__store *store, const struct kvt_config *config)
 {
-    for (size_t i = 0; i < store->n_storages; i++) {
-        struct kvt__level *owner = &store->levels[i];
-
-        for (int s = KVT__SERDE_NAIVE; s < KVT__N_SERDES && !owner->tier->in_memory; s++)
-            if (s != (int)owner->serde && (s == KVT__SERDE_NAIVE || accepts(config, s)))
-                add_encoding(store, owner, s);
-    }
+    store->traits.is_lossy = is_lossy(store, config);
+    for (size_t i = 0; i < store->n_storages; i++)
+        add_encodings_of(store, &store->levels[i], config);
     for (size_t i = 0; i < store->n_levels; i++) {
-        enum kvt__serde serde = store->levels[i].serde;
-        size_t bytes = sizeof "@" KVT__KEY_OWN_TAG - 1 + strlen(kvt__serde_name(serde));
+        const struct kvt__level *level = &store->levels[i];
+        size_t bytes = sizeof "@" KVT__KEY_OWN_TAG KVT__INEXACT - 1 +
+                       strlen(kvt__serde_name(level->serde));
 
-        store->traits.is_lossy |= kvt__serde_is_lossy(serde);
-        if (serde != KVT__SERDE_NAIVE && bytes > store->traits.serde_text_bytes)
+        if (kvt__level_is_own(level) && bytes > store->traits.serde_text_bytes)
             store->traits.serde_text_bytes = bytes;
     }
     return store->traits.serde_text_bytes ? kvt__gate_open(store, config->codec_threads) : 0;

@@ -16,7 +16,8 @@
 #include "tier/tier.h"
 
 #define KVT__MAX_STORAGES 8
-#define KVT__MAX_LEVELS (KVT__MAX_STORAGES * KVT__N_SERDES) /* each storage in each encoding */
+/* Each storage in each encoding, the two exact encodings under two names each. */
+#define KVT__MAX_LEVELS (KVT__MAX_STORAGES * (KVT__N_SERDES + 2))
 
 struct kvt_config;
 struct kvt__store;

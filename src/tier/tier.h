@@ -50,8 +50,6 @@ struct kvt__object {
     uint32_t rank;       /* rank of the worker that owns the chunk */
     struct kvt__id id;
     bool id_of_key;      /* id was made from the key text, not from tokens */
-    bool needs_id;       /* PUT: the chunk is not LMCache's chunk of the name, so the tier stores
-                          * the identity together with the payload, or fails with -ENOTSUP */
     struct kvt__shape shape;
     /* For a tier with in_memory: the index, and the entry of the chunk.  For a PUT the caller
      * has claimed the entry; for a GET word is the entry's word.  index NULL: no entry. */

@@ -247,11 +247,6 @@ put_in(struct kvt__files *t, const struct kvt__dir *dir, const struct kvt__objec
     int err = kvt__layout_name(t->layout, o->key, &o->hash, name, sizeof name);
 
     assert(f.form.header_bytes <= KVT__SLOT_MARGIN && f.form.trailer_bytes <= KVT__SLOT_MARGIN);
-    /* A copy of the file, or a change of the file's time, loses the attribute. */
-    if (!err && o->needs_id && !f.form.has_id)
-        err = kvt__fail(ENOTSUP, "%s: a partial chunk of an engine with lossy encodings needs a "
-                        "file with header; set save_chunk_meta: true, or save_unfull_chunk: false.",
-                        o->key);
     if (!err)
         err = t->layout->frame(&f.form, o, &host_slot, crc);
     if (!err)
