@@ -143,15 +143,19 @@ is_lossy(const struct kvt__store *store, const struct kvt_config *config)
     return false;
 }
 
-/* Add the levels of the other encodings that a storage reads: naive, and those of accept_serde. */
+/* Add the levels of the other encodings that a storage reads: naive, and those of accept_serde.
+ * Shared host memory has one level: LMCache does not read this memory, and the index, which all
+ * processes have, shows exact chunks, so no PUT replaces an exact chunk. */
 static void
 add_encodings_of(struct kvt__store *store, struct kvt__level *owner,
                  const struct kvt_config *config)
 {
     bool is_lossy = store->traits.is_lossy;
 
+    if (owner->tier->in_memory)
+        return;
     owner->is_inexact = is_lossy && !kvt__serde_is_lossy(owner->serde);
-    for (int s = KVT__SERDE_NAIVE; s < KVT__N_SERDES && !owner->tier->in_memory; s++) {
+    for (int s = KVT__SERDE_NAIVE; s < KVT__N_SERDES; s++) {
         bool is_exact = !kvt__serde_is_lossy(s), is_owners = s == (int)owner->serde;
 
         if (!is_owners && s != KVT__SERDE_NAIVE && !accepts(config, s))
@@ -173,8 +177,8 @@ add_encodings(struct kvt__store *store, const struct kvt_config *config)
         add_encodings_of(store, &store->levels[i], config);
     for (size_t i = 0; i < store->n_levels; i++) {
         const struct kvt__level *level = &store->levels[i];
-        size_t bytes = sizeof "@" KVT__KEY_OWN_TAG KVT__INEXACT - 1 +
-                       strlen(kvt__serde_name(level->serde));
+        size_t bytes = sizeof "@" KVT__KEY_OWN_TAG - 1 + strlen(kvt__serde_name(level->serde)) +
+                       (level->is_inexact ? sizeof KVT__INEXACT - 1 : 0);
 
         if (kvt__level_is_own(level) && bytes > store->traits.serde_text_bytes)
             store->traits.serde_text_bytes = bytes;

@@ -44,7 +44,7 @@ shared_teardown(void **state)
 static inline struct kvt__store *
 open_shared(struct shared *s, const char *more)
 {
-    const char *settings[] = { more, s->settings[0], s->settings[1], NULL };
+    const char *settings[] = { more, s->settings[0], s->settings[1], s->settings[2], NULL };
     struct kvt_config *config = config_with(settings + !more);
     struct kvt__tier_params params = { .config = config, .counters = &s->e.counters,
                                        .transfers = true };

@@ -709,6 +709,10 @@ a_key_contains_the_encoding(void **state)
     assert_string_equal(kvt_key_encoding(KEY "@user%kv4@kvt%kv8"), "kv8");
     assert_string_equal(kvt_key_encoding(KEY "@kvt%0123456789abcdef"), "naive");
     assert_string_equal(kvt_key_encoding(KEY "@kvt%0123456789abcdef-kv4"), "kv4");
+    assert_string_equal(kvt_key_encoding(KEY "@kvt%inexact-naive"), "naive");
+    assert_string_equal(kvt_key_encoding(KEY "@kvt%inexact-lossless"), "lossless");
+    assert_string_equal(kvt_key_encoding(KEY "@kvt%0123456789abcdef-inexact-lossless"),
+                        "lossless");
     assert_string_equal(kvt_key_encoding(KEY "@kvt%other"), "naive");
     assert_string_equal(kvt_key_encoding(""), "naive");
 }

@@ -72,6 +72,44 @@ chunk_of_another_identity_is_a_miss(void **state)
     kvt__store_close(s->e.store);
 }
 
+/* Run a request of a store with lossy encodings. */
+static int
+run_lossy(const struct shared *s, enum kvt__tier_op_kind op, unsigned i)
+{
+    struct request r;
+
+    request_init(&r, &s->e, op, i);
+    kvt__id_toggle_lossy(&r.req.id);
+    kvt__store_run(s->e.store, &r.req);
+    free(r.memory);
+    return r.req.error.code;
+}
+
+static void
+a_lossy_store_finds_exact_chunks_in_the_memory_and_keeps_them(void **state)
+{
+    struct shared *s = *state;
+    char remote[400];
+
+    open_with_chunk_1(s);
+    kvt__store_close(s->e.store);
+    snprintf(remote, sizeof remote, "remote_url=fs://%s/files", s->e.dir.path);
+    s->settings[2] = remote;
+    s->e.store = open_shared(s, "accept_serde=kv8");
+    assert_non_null(s->e.store);
+    assert_true(kvt__store_traits(s->e.store)->is_lossy);
+    assert_int_equal(run_lossy(s, KVT__TIER_GET, 1), 0);
+    (void)run_lossy(s, KVT__TIER_PUT, 1); /* into the files only */
+    assert_int_equal(run_lossy(s, KVT__TIER_PUT, 2), 0);
+    assert_int_equal(run_lossy(s, KVT__TIER_GET, 2), 0);
+    kvt__store_close(s->e.store);
+    s->settings[2] = NULL;
+    s->e.store = open_shared(s, NULL);
+    assert_int_equal(get(&s->e, 1), 0);
+    assert_int_equal(get(&s->e, 2), -ENOENT);
+    kvt__store_close(s->e.store);
+}
+
 static void
 old_chunks_are_deleted_at_the_open(void **state)
 {
@@ -313,6 +351,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         SHARED_TEST(slots_on_a_device_pass_the_memory_by),
         SHARED_TEST(chunk_of_another_identity_is_a_miss),
+        SHARED_TEST(a_lossy_store_finds_exact_chunks_in_the_memory_and_keeps_them),
         SHARED_TEST(old_chunks_are_deleted_at_the_open),
         SHARED_TEST(another_size_waits_for_users),
         SHARED_TEST(disk_is_refused),
