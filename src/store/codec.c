@@ -6,10 +6,10 @@
  * The gate limits the threads in codecs, because codecs compete with the engine for CPUs.  Loads
  * pass the gate before stores.
  *
- * A thread encodes into scratch memory, as large as a chunk.  A tier whose calls block the thread
- * stores the chunk from there.  For another tier the encoded chunk moves to a slot of the pool, so
- * that no thread waits for the storage; if the pool has no room, the chunk is dropped.  So there is
- * at most one scratch memory for each thread of the executor. */
+ * A thread encodes into scratch memory, as large as a chunk.  A tier with blocking calls stores the
+ * chunk from the scratch memory.  For another tier the encoded chunk moves to a slot of the pool,
+ * because no thread waits for the storage; without room in the pool, the chunk is dropped.  So each
+ * thread of the executor has at most one scratch memory. */
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>

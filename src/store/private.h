@@ -46,8 +46,8 @@ struct kvt__level {
     struct kvt__store *store;
     struct kvt__level *owner;
     enum kvt__serde serde; /* encoding of the objects */
-    bool is_inexact; /* an exact encoding under names of stores with lossy encodings, because their
-                      * chunks are computed on inexact KV */
+    bool is_inexact; /* naive or lossless in a store with lossy encodings: the chunks may be
+                      * computed on inexact KV, so the names differ from those of exact stores */
     /* Fields of the storage, equal in all levels of the storage. */
     struct kvt__tier *tier;
     char *url;

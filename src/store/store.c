@@ -144,8 +144,8 @@ is_lossy(const struct kvt__store *store, const struct kvt_config *config)
 }
 
 /* Add the levels of the other encodings that a storage reads: naive, and those of accept_serde.
- * Shared host memory has one level: LMCache does not read this memory, and the index, which all
- * processes have, shows exact chunks, so no PUT replaces an exact chunk. */
+ * Shared host memory has one level: LMCache does not read this memory, and all processes have the
+ * same index, which shows the exact chunks, so no PUT replaces an exact chunk. */
 static void
 add_encodings_of(struct kvt__store *store, struct kvt__level *owner,
                  const struct kvt_config *config)

@@ -4,6 +4,7 @@
  * monotonic clock of the test stands still until the test, a transfer of the calibration or a codec
  * moves the clock. */
 #include "store-test.h"
+#include "wrapped-frame.h"
 
 #define MIB ((uint64_t)1 << 20)
 
@@ -27,14 +28,6 @@ int __real_kvt__tier_get(struct kvt__tier *tier, const struct kvt__object *objec
                          const struct kvt__slot *slot, struct kvt__found *found);
 int __wrap_kvt__tier_get(struct kvt__tier *tier, const struct kvt__object *object,
                          const struct kvt__slot *slot, struct kvt__found *found);
-size_t __real_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
-                                const struct kvt__id *id, const unsigned char *chunk,
-                                uint32_t crc, unsigned char *out);
-size_t __wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
-                                const struct kvt__id *id, const unsigned char *chunk,
-                                uint32_t crc, unsigned char *out);
-bool __real_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
-bool __wrap_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
 
 int
 __wrap_clock_gettime(clockid_t clock, struct timespec *out)

@@ -3,6 +3,7 @@
  * Encoded chunks: stored smaller under names of their own, read back whole or not at all, beside
  * chunks in other encodings. */
 #include "memory-test.h"
+#include "wrapped-frame.h"
 
 #include <math.h>
 #include <sched.h>
@@ -29,14 +30,6 @@ static atomic_uint n_order;
 
 int __real_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
 int __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock);
-size_t __real_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
-                                const struct kvt__id *id, const unsigned char *chunk,
-                                uint32_t crc, unsigned char *out);
-size_t __wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
-                                const struct kvt__id *id, const unsigned char *chunk,
-                                uint32_t crc, unsigned char *out);
-bool __real_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
-bool __wrap_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
 
 int
 __wrap_pthread_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock)

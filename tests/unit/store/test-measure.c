@@ -13,6 +13,7 @@
 #include "codec/frame.h"
 #include "kvtier.h"
 #include "tier/gds/layout.h"
+#include "wrapped-frame.h"
 
 #define MARGIN 8192u /* around a payload, for header and trailer */
 #define KEY "org/model@1@0@1a540024b49d3bfe@bfloat16"
@@ -33,14 +34,6 @@ static void (*alter)(unsigned char *chunk); /* changes each decoded chunk; may b
 
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
-size_t __real_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
-                                const struct kvt__id *id, const unsigned char *chunk,
-                                uint32_t crc, unsigned char *out);
-size_t __wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,
-                                const struct kvt__id *id, const unsigned char *chunk,
-                                uint32_t crc, unsigned char *out);
-bool __real_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
-bool __wrap_kvt__frame_decode(const struct kvt__frame *frame, unsigned char *chunk);
 
 int
 __wrap_clock_gettime(clockid_t clock, struct timespec *out)
