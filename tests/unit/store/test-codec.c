@@ -1009,6 +1009,25 @@ a_lossy_store_writes_no_object_under_lmcaches_names(void **state)
     assert_int_equal(get_kv(e, 7), 0);
 }
 
+/* An overwriting PUT does not ask whether another level of the storage has the chunk. */
+static void
+a_lossy_store_overwrites_no_exact_object(void **state)
+{
+    struct env *e = *state;
+    struct request r;
+
+    reopen(e, kv8);
+    init_kv(&r, e, KVT__TIER_PUT, 1);
+    fill_noise(r.req.slot.payload, 1);
+    r.req.crc = kvt__crc32c(0, r.req.slot.payload, BYTES);
+    r.req.overwrite = true;
+    kvt__store_run(e->store, &r.req);
+    assert_int_equal(r.req.error.code, 0);
+    free(r.memory);
+    assert_true(is_encoded(e, 1, "inexact-naive"));
+    assert_false(file_there(e, 1));
+}
+
 /* Another host, or a process with an older index, does not know the exact object. */
 static void
 a_lossy_store_without_an_index_leaves_exact_objects_alone(void **state)
@@ -1067,6 +1086,7 @@ main(void)
         MEMORY_TEST(an_encoded_chunk_evicts_a_chunk_from_host_memory),
         TEST(eviction_counts_encoded_bytes),
         TEST(a_lossy_store_writes_no_object_under_lmcaches_names),
+        TEST(a_lossy_store_overwrites_no_exact_object),
         TEST(a_lossy_store_without_an_index_leaves_exact_objects_alone),
     };
 
