@@ -200,8 +200,10 @@ make_semaphore(struct counterpart *c)
     static atomic_int count;
     char target[128], link[256];
 
-    snprintf(c->sem_name, sizeof c->sem_name, "/kvtier-test-submit.%ld.%d", (long)getpid(),
-             count++);
+    /* A process killed earlier, perhaps with this process id, may have left a semaphore: only the
+     * directory's name is unique. */
+    snprintf(c->sem_name, sizeof c->sem_name, "/kvtier-test-submit.%s.%d",
+             strrchr(c->path, '-') + 1, count++);
     c->submit = sem_open(c->sem_name, O_CREAT | O_EXCL, 0600, 0);
     assert_true(c->submit != SEM_FAILED);
     snprintf(target, sizeof target, "/dev/shm/sem.%s", c->sem_name + 1);
