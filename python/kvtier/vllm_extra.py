@@ -23,10 +23,10 @@ class Extra:
         self.most_saved = math.inf  # leading tokens to save at most
 
 
-def describe(request, digest=None):
+def describe(request, settings, digest=None):
     """Return the request's Extra; None if tokens and Extra do not determine the KV.
-    digest: the digest of the request's LoRA adapter.  ValueError: a control has no valid
-    value."""
+    settings: the server's limits of a request.  digest: the digest of the request's LoRA
+    adapter.  ValueError: a control has no valid value."""
     if (not request.prompt_token_ids
             or getattr(request, "prompt_embeds", None) is not None
             or getattr(request, "prompt_is_token_ids", None) is not None
@@ -64,21 +64,27 @@ def describe(request, digest=None):
                     "name must not be empty or have %% or @ in it, nor its value @")
         return None
     extra.tags = "@".join("%s%%%s" % tag for tag in tags) or None
-    extra.most_loaded = _tokens(params, "max_load_tokens")
-    extra.most_saved = (0 if _true(params.get("lmcache.skip_save"))
-                        else _tokens(params, "max_offload_tokens"))
+    extra.most_loaded = _tokens(params, settings, "max_load_tokens")
+    extra.most_saved = _tokens(params, settings, "max_offload_tokens")
+    greatest = settings.get("priority_limit")
+    if _true(params.get("lmcache.skip_save")) or (
+            greatest is not None and getattr(request, "priority", 0) > greatest):
+        extra.most_saved = 0
     return extra
 
 
-def _tokens(params, name):
-    """Return a number of tokens; infinity if the client names no number."""
+def _tokens(params, settings, name):
+    """Return the lower of the server's and the client's number of tokens; infinity if neither
+    names a number."""
+    limit = settings.get(name)
+    limit = math.inf if limit is None else limit
     value = params.get(name)
     if value is None:
-        return math.inf
+        return limit
     if type(value) is not int or value < 0:
         raise ValueError("%s in kv_transfer_params is %.80r and must be a whole number of "
                          "tokens, at least 0" % (name, value))
-    return value
+    return min(value, limit)
 
 
 def _true(value):

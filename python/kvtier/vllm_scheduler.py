@@ -13,6 +13,7 @@ from .vllm_extra import describe
 from .vllm_log import log
 from .vllm_meta import NOTHING, AdapterLoads, KVTierMetadata, UnusableWorker
 from .vllm_stats import Collector
+from .vllm_uses import Uses
 
 _CHUNK = _lib.CHUNK_BYTES
 
@@ -22,7 +23,7 @@ class _Request:
 
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "computed", "loading", "limit", "saved", "stored", "tail",
-                 "tail_saved", "blocks", "read")
+                 "tail_saved", "blocks", "read", "noted", "used")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -39,6 +40,8 @@ class _Request:
         self.tail = b""  # the prompt's partial chunk if the chunk is to be saved
         self.tail_saved = False
         self.read = set()  # chunks read into host memory for this request
+        self.noted = 0  # whole chunks whose use is noted
+        self.used = 0  # leading whole chunks that earlier requests used
         self.blocks = None  # block lists, only if vLLM does not pass block lists
 
 
@@ -52,6 +55,8 @@ class Scheduler:
         self._min_retrieve = int(settings.get("min_retrieve_tokens") or 0)
         self._save_decode = bool(settings.get("save_decode_cache"))
         self._partial = bool(settings.get("save_unfull_chunk"))
+        self._settings = settings
+        self._uses = Uses() if settings.get("store_policy") == "second_use" else None
         self._early = bool(settings.get("enable_async_loading")
                            and settings.get("local_cpu"))
         self._requests = {}
@@ -140,21 +145,39 @@ class Scheduler:
         state = self._requests[request.request_id] = self._describe(request)
         save = self._can_save and state.seq is not None
         if save:
-            state.limit = min(request.num_prompt_tokens, state.tags.most_saved)
-            if self._partial and state.tokens % self._chunk and state.limit == state.tokens:
-                state.tail = state.seq.chunks(state.tokens // self._chunk, 1)
+            state.limit = self._limit(state)
+            if self._partial and state.tokens % self._chunk:
+                self._admit_tail(state)
             self._saving[request.request_id] = state
         state.may_load = (
             self._can_load and state.seq is not None and state.tags.most_loaded > 0
             and not getattr(request, "skip_reading_prefix_cache", False))
         return state
 
+    def _limit(self, state):
+        """Return the number of leading tokens that may be saved."""
+        limit = min(state.tokens, state.tags.most_saved)
+        if self._uses is None:
+            return limit
+        n_chunks = state.tokens // self._chunk
+        n_used = self._uses.note(self._chunks(state, state.noted, n_chunks), state.tags.tags)
+        if state.used == state.noted:
+            state.used += n_used
+        state.noted = n_chunks
+        return limit if state.used == n_chunks else min(limit, state.used * self._chunk)
+
+    def _admit_tail(self, state):
+        tail = state.seq.chunks(state.tokens // self._chunk, 1)
+        used = self._uses is None or self._uses.note(tail, state.tags.tags)
+        if used and state.limit == state.tokens:
+            state.tail = tail
+
     def _describe(self, request):
         seq = extra = None
         try:
             if (request.num_prompt_tokens >= self._chunk or self._save_decode
                     or self._partial):
-                extra = describe(request, self._adapter_digest(request))
+                extra = describe(request, self._settings, self._adapter_digest(request))
             if extra is not None:
                 # "I" takes a fifth of the time of "i", which parses each item.
                 seq = self._engine.seq(array("I", request.prompt_token_ids),
@@ -399,7 +422,7 @@ class Scheduler:
             self._saving.pop(request.request_id, None)
             return
         state.tokens = request.num_tokens
-        state.limit = min(state.tokens, state.tags.most_saved)
+        state.limit = self._limit(state)
 
     def _chunks(self, state, first, end):
         """Return the kvt_chunk structs first .. end - 1 of the request's sequence."""

@@ -91,7 +91,8 @@ def partial_chunk(place):
 
 @e2e
 def controls(place):
-    """kv_transfer_params of a request limit the stored and the loaded tokens."""
+    """kv_transfer_params of a request and the server's settings limit the stored and the
+    loaded tokens."""
     def params(**more):
         return {"kv_transfer_params": more}
 
@@ -116,6 +117,15 @@ def controls(place):
         answer, found = place.hit(server, bad, len(bad))
         check(found == 0, f"a request with a bad control stored {found} tokens")
         place.check_idle(server)
+    place.settings.update(store_policy="second_use", max_offload_tokens="512")
+    with place.server() as server:
+        prompt = place.prompt(server, 7000, 1000)
+        files, _ = place.stored()
+        for new in (0, 2):
+            server.complete(prompt)
+            there, _ = place.stored()
+            check(there == files + new, f"{there - files} chunks are stored, not {new}")
+            server.reset_prefix_cache()
     place.check_hashes()
 
 

@@ -390,6 +390,10 @@ class Halves(unittest.TestCase):
         self.assertEqual(self.store.seqs, 0)
 
 
+def describe(digest=None, settings=None, **more):
+    return vllm_extra.describe(request(**more), settings or {}, digest)
+
+
 class Extra(unittest.TestCase):
     def test_requests_not_described_by_tokens_have_no_identity(self):
         for more in ({"prompt_token_ids": None}, {"prompt_embeds": object()},
@@ -397,16 +401,16 @@ class Extra(unittest.TestCase):
                      {"mm_features": [Object(
                          identifier=None,
                          mm_position=Object(offset=0, length=3))]}):
-            self.assertIsNone(vllm_extra.describe(request(**more)), more)
+            self.assertIsNone(describe(**more), more)
 
     def test_tags_salt_adapter_and_items_enter_the_identity(self):
-        extra = vllm_extra.describe(request(
-            cache_salt="s",
+        extra = describe(
+            "d", cache_salt="s",
             lora_request=Object(lora_int_id=1, lora_name="l", lora_path="/no"),
             mm_features=[Object(identifier=i, mm_position=Object(offset=o, length=2))
                          for i, o in (("y", 9), ("x", 3))],
             kv_transfer_params={"lmcache.tag.a": 1, "lmcache.tag.b": "%",
-                                "lmcache.skip_save": "true", "other": 2}), "d")
+                                "lmcache.skip_save": "true", "other": 2})
         self.assertEqual(extra.mm, [("x", 3, 2), ("y", 9, 2)])
         self.assertEqual((extra.cache_salt, extra.lora), ("s", "l:d"))
         self.assertEqual((extra.tags, extra.most_saved), ("a%1@b%%@lora%l", 0))
@@ -416,29 +420,44 @@ class Extra(unittest.TestCase):
         for name in ("max_load_tokens", "max_offload_tokens"):
             for bad in (-1, 1.0, "8", True, [], {}):
                 with self.assertRaisesRegex(ValueError, name):
-                    vllm_extra.describe(request(kv_transfer_params={name: bad}))
+                    describe(kv_transfer_params={name: bad})
+
+    def test_a_client_raises_no_limit_of_its_server(self):
+        limits = {"max_load_tokens": 8, "max_offload_tokens": 20, "priority_limit": 3}
+        for client, server, expected in (
+                ({}, {}, (math.inf, math.inf)), ({}, limits, (8, 20)),
+                ({"max_load_tokens": 9, "max_offload_tokens": 21}, limits, (8, 20)),
+                ({"max_load_tokens": 7, "max_offload_tokens": 0}, limits, (7, 0)),
+                ({"lmcache.skip_save": True}, limits, (8, 0))):
+            extra = describe(None, server, kv_transfer_params=client)
+            self.assertEqual((extra.most_loaded, extra.most_saved), expected)
+
+    def test_requests_of_a_priority_beyond_the_limit_are_not_stored(self):
+        for limit, priority, most in ((None, 5, math.inf), (0, 0, math.inf), (0, 1, 0),
+                                      (-1, 0, 0), (3, -3, math.inf)):
+            extra = describe(None, {"priority_limit": limit}, priority=priority)
+            self.assertEqual(extra.most_saved, most)
 
     def test_an_adapter_without_a_digest_has_no_identity(self):
-        self.assertIsNone(vllm_extra.describe(request(
-            lora_request=Object(lora_int_id=1, lora_name="l", lora_path="/no"))))
+        self.assertIsNone(describe(
+            lora_request=Object(lora_int_id=1, lora_name="l", lora_path="/no")))
 
     def test_a_tag_cannot_pose_as_another_adapter(self):
         params = {"lmcache.tag.lora": "l"}
         lora = Object(lora_int_id=1, lora_name="l", lora_path="/no")
-        self.assertEqual("lora%l", vllm_extra.describe(
-            request(lora_request=lora, kv_transfer_params=params), "d").tags)
+        self.assertEqual("lora%l", describe(
+            "d", lora_request=lora, kv_transfer_params=params).tags)
         other = Object(lora_int_id=2, lora_name="m", lora_path="/no")
         for adapter in (None, other):
             with self.assertLogs("vllm.kvtier"):
-                self.assertIsNone(vllm_extra.describe(request(
-                    lora_request=adapter, kv_transfer_params=params), "d"))
+                self.assertIsNone(describe(
+                    "d", lora_request=adapter, kv_transfer_params=params))
 
     def test_a_tag_cannot_pose_as_two(self):
         for params in ({"lmcache.tag.a": "1@b%2"}, {"lmcache.tag.a%1@b": "2"},
                        {"lmcache.tag.": "1"}):
             with self.assertLogs("vllm.kvtier"):
-                self.assertIsNone(vllm_extra.describe(
-                    request(kv_transfer_params=params)))
+                self.assertIsNone(describe(kv_transfer_params=params))
 
 
 class Spec:

@@ -144,6 +144,16 @@ class Basics(Case):
             self.assertIn(next(iter(bad)), logs.output[0])
             self.assertEqual((self.store.lookups, len(self.store.chunks)), (0, 0))
 
+    def test_the_server_limits_all_requests(self):
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        fake.Config.extra = {"max_offload_tokens": 40, "max_load_tokens": 20}
+        for hit in (0, 16):
+            sim = self.sim()
+            sim.add("a", prompt(1, 61), kv_transfer_params={"max_offload_tokens": 50})
+            sim.run()
+            sim.check_rest()
+            self.assertEqual((sim.hits["a"], len(self.store.chunks)), (hit, 5))
+
     def test_min_retrieve_tokens(self):
         first = self.sim()
         first.add("a", prompt(1, 61))
@@ -156,6 +166,35 @@ class Basics(Case):
             again.run()
             again.check_rest()
             self.assertEqual(again.hits["a"], hit)
+
+    def test_second_use_stores_what_an_earlier_request_used(self):
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        fake.Config.extra = {"store_policy": "second_use"}
+        sim = self.sim()
+        for name, tokens, stored in (
+                ("first", prompt(1, 61), 0), ("other", prompt(2, 61), 0),
+                ("longer", prompt(1, 45) + prompt(3, 40), 5),  # 45 tokens: 5 whole chunks
+                ("again", prompt(1, 45) + prompt(3, 40), 10),
+                ("first again", prompt(1, 61), 12)):
+            sim.add(name, tokens)
+            sim.run()
+            sim.scheduler.reset_prefix_cache()
+            self.assertEqual(len(self.store.chunks), stored, name)
+        sim.check_rest()
+        self.assertEqual([sim.hits[name] for name in ("longer", "again", "first again")],
+                         [0, 40, 40])
+
+    def test_second_use_counts_partial_chunks_and_answers(self):
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        fake.Config.extra = {"store_policy": "second_use", "save_unfull_chunk": True,
+                             "save_decode_cache": True}
+        sim = self.sim()
+        for name, stored in (("first", 0), ("second", 4 + 1 + 4), ("third", 4 + 1 + 4)):
+            sim.add(name, prompt(1, 35), max_tokens=32)
+            sim.run()
+            sim.scheduler.reset_prefix_cache()
+            self.assertEqual(len(self.store.chunks), stored, name)
+        sim.check_rest()
 
     def test_an_undecided_lookup_is_repeated(self):
         sim = self.sim()
