@@ -58,8 +58,9 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler = None
         self._worker = None
         transfer = vllm_config.kv_transfer_config
+        self._parent = _parent(self, sys._getframe(1))
         if role == KVConnectorRole.SCHEDULER:
-            vllm_policy.apply(transfer, _parent(self, sys._getframe(1)))
+            vllm_policy.apply(transfer, self._parent)
         config = _lib.Config(
             connector_json=json.dumps(transfer.kv_connector_extra_config or {}))
         try:
@@ -101,7 +102,9 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler = Scheduler(
                 engine, infos, settings, can_load=transfer.is_kv_consumer,
                 can_save=transfer.is_kv_producer,
-                n_ranks=vllm_config.parallel_config.world_size)
+                n_ranks=vllm_config.parallel_config.world_size,
+                # MultiConnector passes the answer of one connector only.
+                hands_off=self._parent is None)
         else:
             adapters = None
             if getattr(vllm_config, "lora_config", None):
@@ -188,9 +191,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.received(connector_output)
 
     def request_finished(self, request, block_ids):
-        if self._scheduler:
-            self._scheduler.finished(request)
-        return False, None
+        return False, self._scheduler.finished(request) if self._scheduler else None
 
     def request_finished_all_groups(self, request, block_ids):
         return self.request_finished(request, block_ids)

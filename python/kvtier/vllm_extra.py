@@ -4,14 +4,15 @@ multimodal items), and the controls of kv_transfer_params: docs/vllm.md."""
 
 import math
 
-from . import vllm_adapters
+from . import vllm_adapters, vllm_handoff
 from .vllm_log import log
 
 _TAG = "lmcache.tag."
 
 
 class Extra:
-    __slots__ = ("lora", "adapter", "cache_salt", "mm", "tags", "most_loaded", "most_saved")
+    __slots__ = ("lora", "adapter", "cache_salt", "mm", "tags", "most_loaded", "most_saved",
+                 "remote_tokens")
 
     def __init__(self):
         self.lora = None  # the adapter's name and digest, as text
@@ -21,6 +22,7 @@ class Extra:
         self.tags = None
         self.most_loaded = math.inf  # tokens to load at most
         self.most_saved = math.inf  # leading tokens to save at most
+        self.remote_tokens = None  # stored by a prefill engine
 
 
 def describe(request, settings, digest=None):
@@ -70,6 +72,7 @@ def describe(request, settings, digest=None):
     if _true(params.get("lmcache.skip_save")) or (
             greatest is not None and getattr(request, "priority", 0) > greatest):
         extra.most_saved = 0
+    extra.remote_tokens = vllm_handoff.expected(params)
     return extra
 
 

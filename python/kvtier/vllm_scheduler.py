@@ -8,7 +8,7 @@ Runs on the single thread of vLLM's EngineCore and never waits for storage.
 import time
 from array import array
 
-from . import _lib, vllm_adapters
+from . import _lib, vllm_adapters, vllm_handoff
 from .vllm_extra import describe
 from .vllm_log import log
 from .vllm_meta import NOTHING, AdapterLoads, KVTierMetadata, UnusableWorker
@@ -23,7 +23,7 @@ class _Request:
 
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "computed", "loading", "limit", "saved", "stored", "tail",
-                 "tail_saved", "blocks", "read", "noted", "used")
+                 "tail_saved", "blocks", "read", "noted", "used", "wait")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -42,16 +42,20 @@ class _Request:
         self.read = set()  # chunks read into host memory for this request
         self.noted = 0  # whole chunks whose use is noted
         self.used = 0  # leading whole chunks that earlier requests used
+        self.wait = None  # for the chunks of a prefill engine
         self.blocks = None  # block lists, only if vLLM does not pass block lists
 
 
 class Scheduler:
-    def __init__(self, engine, infos, settings, can_load, can_save, n_ranks=1):
+    def __init__(self, engine, infos, settings, can_load, can_save, n_ranks=1,
+                 hands_off=True):
         self._engine = engine
         self._infos = infos
         self._chunk = engine.chunk_tokens
         self._can_load = can_load
         self._can_save = can_save
+        self._hands_off = hands_off
+        self._wait_s = (settings.get("lookup_timeout_ms") or 0) / 1000
         self._min_retrieve = int(settings.get("min_retrieve_tokens") or 0)
         self._save_decode = bool(settings.get("save_decode_cache"))
         self._partial = bool(settings.get("save_unfull_chunk"))
@@ -92,10 +96,19 @@ class Scheduler:
             state = self._admit(request)
         if not state.may_load:
             return 0, False
-        hit = self._lookup(state, computed)
+        if state.wait is not None and state.wait.is_pausing():
+            return None, False
+        most = self._longest_hit(state, computed)
+        hit = self._lookup(state, computed, most)
         if hit is None:
             self._read_ahead(state)
             return None, False
+        if state.wait is not None:
+            unit = 1 if self._partial else self._chunk
+            if state.wait.goes_on(max(hit, computed), most, unit):
+                self._engine.release(state.seq)  # a lookup of a leased hit finds no more chunks
+                return None, False
+            state.wait = None
         state.computed = computed
         state.stored = range(computed // self._chunk, hit // self._chunk)
         external = hit - computed
@@ -152,6 +165,8 @@ class Scheduler:
         state.may_load = (
             self._can_load and state.seq is not None and state.tags.most_loaded > 0
             and not getattr(request, "skip_reading_prefix_cache", False))
+        if state.may_load and state.tags.remote_tokens and self._hands_off:
+            state.wait = vllm_handoff.Wait(state.tags.remote_tokens, self._wait_s)
         return state
 
     def _limit(self, state):
@@ -187,10 +202,13 @@ class Scheduler:
             log.warning("kvtier: a request is neither looked up nor stored: %s", e)
         return _Request(request, seq, extra)
 
-    def _lookup(self, state, computed):
+    def _longest_hit(self, state, computed):
         most = state.request.num_tokens - 1
         if computed + state.tags.most_loaded < most:
             most = (computed + state.tags.most_loaded) // self._chunk * self._chunk
+        return most
+
+    def _lookup(self, state, computed, most):
         if most <= computed:
             return 0
         self._stats.touch(ended=True)
@@ -455,11 +473,24 @@ class Scheduler:
     # ------------------------------------------------------------------- end
 
     def finished(self, request):
+        """Forget the request.  Return the kv_transfer_params of vLLM's answer, or None."""
         state = self._requests.pop(request.request_id, None)
         self._digest_requests.pop(request.request_id, None)
         self._saving.pop(request.request_id, None)
         if state is not None:
             self._free(state)
+        if not self._hands_off:
+            return None
+        return vllm_handoff.answer(getattr(request, "kv_transfer_params", None),
+                                   self._handed_over(state))
+
+    def _handed_over(self, state):
+        """Return how many leading tokens of the prompt are stored or handed to the workers."""
+        if state is None:
+            return 0
+        if state.tail_saved:
+            return state.request.num_prompt_tokens
+        return min(state.limit, state.saved * self._chunk)
 
     def _free(self, state):
         if state.seq is not None:

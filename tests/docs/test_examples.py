@@ -46,6 +46,8 @@ SH_ELSEWHERE = [
     ("README.md", "cc examples/store-and-load.c $(pkg-config --cflags --libs kvtier)"
      " -o store-and-load", "installs the library; tests/cli/header.sh runs the example"),
     ("docs/codecs.md", "make quality", "a quarter of an hour with a real vLLM"),
+    ("docs/disaggregation.md", "export KVTIER_REMOTE_URL=fs:///var/cache/kvtier",
+     "starts two vLLMs; tests/e2e does"),
     ("docs/metrics.md", "curl -s http://localhost:8000/metrics | grep kvtier",
      "needs vLLM's server; tests/e2e reads these metrics"),
     ("docs/python.md", 'export AWS_ACCESS_KEY_ID="your-access-key-id"',

@@ -3,6 +3,7 @@
 import cases_restart  # noqa: F401
 import cases_sharing  # noqa: F401
 import cases_stores  # noqa: F401
+import cases_disaggregated  # noqa: F401
 import cases_requests  # noqa: F401
 import cases_damage  # noqa: F401
 import cases_hybrid  # noqa: F401

@@ -56,6 +56,7 @@ class Place:
         self.hashes = os.path.join(directory, "hashes")
         self.model = "small-llama"
         self.settings = {}
+        self.role = "kv_both"
         self.beside = {}  # configurations of connectors "before" and "after" kvtier's
         self.bucket = None  # S3 bucket, replaces the directory
         self.tokens = None
@@ -85,7 +86,7 @@ class Place:
             everything.update(workplace.kvtier_environment(config))
             if self.bucket:
                 everything.update(self.bucket.environment())
-            transfer = workplace.transfer_config()
+            transfer = {**workplace.transfer_config(), "kv_role": self.role}
             if self.beside:
                 transfer = {
                     "kv_connector": "MultiConnector", "kv_role": "kv_both",
@@ -167,13 +168,14 @@ class Place:
 
     # -- checks
 
-    def hit(self, server, prompt, but=16, **more):
+    def hit(self, server, prompt, but=16, ask=None, **more):
         """Send a prompt.  Return the answer and the number of tokens found in the store.
 
-        `but` is the number of tokens that an expected hit leaves out.
+        `but` is the number of tokens that an expected hit leaves out; `ask` is the server that
+        gets the prompt, if another than the server that looks for tokens.
         """
         before = server.metrics()[TOKENS_FOUND]
-        answer = server.complete(prompt, **more)
+        answer = (ask or server).complete(prompt, **more)
         after = server.metrics()[TOKENS_FOUND]
         if after < before + (len(prompt) - but):
             # vLLM publishes the counts of all earlier requests before it answers this one.

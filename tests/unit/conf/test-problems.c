@@ -176,8 +176,8 @@ each_doubtful_setting_is_a_line(void **state)
           "expire without a check.\n" },
         { "nixl_role: sender\n", NULL,
           "nixl_role (file lmcache.yaml:1) is an older name: write pd_role.\n"
-          "pd_role (file lmcache.yaml:1) has no effect: kvtier does not hand prompts from "
-          "prefill to decode engines.\n" },
+          "pd_role (file lmcache.yaml:1) has no effect: kvtier does not push KV to decode "
+          "engines, which find the KV in shared storage.\n" },
         { "extra_config:\n  storage_plugin.x.class_name: X\n", NULL,
           "storage_plugin.x.class_name (file lmcache.yaml:2) has no effect: kvtier does "
           "not load Python code.\n" },

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Send the prompt of each request to a vLLM that prefills, then the request to a vLLM that
+decodes.  Both vLLMs have kvtier with the same storage: docs/disaggregation.md.
+
+    disaggregated-proxy.py --port 8000 --prefill http://HOST:PORT --decode http://HOST:PORT
+
+An example, without retries or authentication.  Several servers of a kind take turns.  Needs
+aiohttp, which vLLM installs.
+"""
+import argparse
+import itertools
+import sys
+
+import aiohttp
+from aiohttp import web
+
+ASK = {"do_remote_decode": True, "do_remote_prefill": False}
+NOT_FORWARDED = ("content-length", "transfer-encoding", "connection", "content-encoding")
+
+
+def prefill_body(body):
+    """Return the request for the prefill server: the same prompt, one token of an answer."""
+    more = dict(body, stream=False, max_tokens=1, n=1,
+                kv_transfer_params={**(body.get("kv_transfer_params") or {}), **ASK})
+    more.pop("stream_options", None)
+    more.pop("min_tokens", None)
+    if "max_completion_tokens" in body:
+        more["max_completion_tokens"] = 1
+    return more
+
+
+class Proxy:
+    def __init__(self, prefill, decode):
+        self.prefill = itertools.cycle(prefill)
+        self.decode = itertools.cycle(decode)
+        self.session = None
+
+    async def run_session(self, _app):
+        no_limit = aiohttp.ClientTimeout(total=None)
+        async with aiohttp.ClientSession(
+                timeout=no_limit, connector=aiohttp.TCPConnector(limit=0)) as self.session:
+            yield
+
+    async def generate(self, request):
+        body = await request.json()
+        params = await self.prefilled(request.path, body)
+        if params:
+            body["kv_transfer_params"] = {**(body.get("kv_transfer_params") or {}), **params}
+        return await self.forward(request, json=body)
+
+    async def prefilled(self, path, body):
+        """Return what the prefill server tells the decode server; None after a failure: the
+        decode server then computes the prompt."""
+        try:
+            async with self.session.post(next(self.prefill) + path,
+                                         json=prefill_body(body)) as answer:
+                return (await answer.json()).get("kv_transfer_params")
+        except (aiohttp.ClientError, ValueError) as e:
+            print(f"The prefill server failed: {e!r}", file=sys.stderr)
+            return None
+
+    async def forward(self, request, **more):
+        async with self.session.request(request.method, next(self.decode) + request.path_qs,
+                                        **more) as answer:
+            headers = {name: value for name, value in answer.headers.items()
+                       if name.lower() not in NOT_FORWARDED}
+            response = web.StreamResponse(status=answer.status, headers=headers)
+            await response.prepare(request)
+            async for piece in answer.content.iter_any():
+                await response.write(piece)
+            await response.write_eof()
+            return response
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--prefill", nargs="+", required=True, metavar="URL")
+    parser.add_argument("--decode", nargs="+", required=True, metavar="URL")
+    args = parser.parse_args()
+    proxy = Proxy(args.prefill, args.decode)
+    app = web.Application(client_max_size=1 << 30)
+    app.cleanup_ctx.append(proxy.run_session)
+    app.router.add_post("/v1/completions", proxy.generate)
+    app.router.add_post("/v1/chat/completions", proxy.generate)
+    app.router.add_route("*", "/{path:.*}", proxy.forward)
+    web.run_app(app, host=args.host, port=args.port, print=None)
+
+
+if __name__ == "__main__":
+    main()
