@@ -61,6 +61,24 @@ class Together(Case):
         sim.check_rest()
         self.assertEqual(sim.hits["a"], 24)
 
+    def test_beside_another_connector_no_request_waits_for_a_prefill_engine(self):
+        from vllm_other import Other
+
+        theirs = {"do_remote_prefill": True, "do_remote_decode": False, "from": "Other"}
+        # vLLM refuses two answers with equal members.
+        with mock.patch.object(Other, "request_finished_all_groups",
+                               lambda self, request, blocks: (False, dict(theirs))):
+            sim = self.sim(**together("KVTierConnector", "Other"))
+            sim.add("p", prompt(1, 61), max_tokens=1,
+                    kv_transfer_params={"do_remote_decode": True})
+            sim.run()
+        sim = self.sim(**together("KVTierConnector", "Other"))
+        for name, tokens, hit in (("there", prompt(1, 61), 56), ("missing", prompt(2, 61), 0)):
+            sim.add(name, tokens, kv_transfer_params={**theirs, "remote_num_tokens": 61})
+            sim.run(40)
+            self.assertEqual(sim.hits[name], hit)
+        sim.check_rest()
+
     def test_the_policy_is_the_parents_and_stays(self):
         fail = {"kv_load_failure_policy": "fail"}
         for argv in (["serve", "--kv-transfer-config", "{}"], ["serve"]):
