@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Send the prompt of each request to a vLLM that prefills, then the request to a vLLM that
-decodes.  Both vLLMs have kvtier with the same storage: docs/disaggregation.md.
+"""Send the prompt of each request to a prefill server, then the request to a decode server.
+Both are vLLMs with kvtier and the same storage: docs/disaggregation.md.
 
     disaggregated-proxy.py --port 8000 --prefill http://HOST:PORT --decode http://HOST:PORT
 

@@ -19,7 +19,11 @@ _MAX_GROUPS = 64  # of struct kvt_engine_params
 
 # Kinds of KV cache, by the exact name of their class: others derive from these.
 _MLA = "MLAAttentionSpec"
-_KINDS = ("FullAttentionSpec", "SlidingWindowSpec", _MLA)
+# A token of chunked local attention reads the tokens before it in its piece of
+# attention_chunk_size tokens: never more than with a window of this size.
+_WINDOWS = {"SlidingWindowSpec": "sliding_window",
+            "ChunkedLocalAttentionSpec": "attention_chunk_size"}
+_KINDS = ("FullAttentionSpec", _MLA, *_WINDOWS)
 
 # LMCache's names of KV cache types.
 _KV_DTYPES = {
@@ -47,12 +51,20 @@ class Unsupported(Exception):
 class GroupInfo:
     """One KV cache group: layers that share a block table."""
 
-    __slots__ = ("kind", "window", "block_tokens", "blocks_per_chunk", "format",
+    __slots__ = ("kind", "window", "in_pieces", "block_tokens", "blocks_per_chunk", "format",
                  "n_heads", "head_bytes", "block_bytes", "layout", "layers",
                  "replicated", "packing")
 
     def __init__(self):
         self.packing = _lib.PACKING_UNKNOWN
+        self.in_pieces = False  # chunked local attention; `window` is the size of a piece
+
+    def first_kept(self, start):
+        """Return the first token whose block vLLM keeps for a step that begins at token
+        `start`."""
+        if self.in_pieces:
+            return start // self.window * self.window
+        return max(0, start - self.window + 1) if self.window else 0
 
     def to_c(self):
         return _lib.Group(
@@ -91,8 +103,8 @@ def check_supported(vllm_config, kv_cache_config):
         # all blocks.
         if type(spec).__name__ not in _KINDS:
             raise Unsupported("KV cache of kind %s" % type(spec).__name__)
-        if type(spec).__name__ == "SlidingWindowSpec" and spec.sliding_window < 2:
-            raise Unsupported("a sliding window of %d" % spec.sliding_window)
+        if type(spec).__name__ in _WINDOWS and _window(spec) < 2:
+            raise Unsupported("a sliding window of %d" % _window(spec))
         if getattr(spec, "non_causal", False):
             raise Unsupported("attention that is not causal")
         if getattr(spec, "tokens_per_state", 1) != 1:
@@ -129,10 +141,10 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
     found = []
     for group in kv_cache_config.kv_cache_groups:
         spec = group.kv_cache_spec
-        sliding = type(spec).__name__ == "SlidingWindowSpec"
         info = GroupInfo()
-        info.kind = _lib.GROUP_SLIDING if sliding else _lib.GROUP_FULL
-        info.window = spec.sliding_window if sliding else 0
+        info.window = _window(spec)
+        info.in_pieces = type(spec).__name__ == "ChunkedLocalAttentionSpec"
+        info.kind = _lib.GROUP_SLIDING if info.window else _lib.GROUP_FULL
         info.block_tokens = spec.block_size
         info.blocks_per_chunk = chunk_tokens // spec.block_size
         info.n_heads = spec.num_kv_heads
@@ -152,6 +164,11 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
             and vllm_config.parallel_config.tensor_parallel_size > 1)
         found.append(info)
     return found
+
+
+def _window(spec):
+    """Return the number of tokens in a group's window; 0: the group keeps all tokens."""
+    return getattr(spec, _WINDOWS.get(type(spec).__name__, ""), 0)
 
 
 def _format(vllm_config, kv_cache_config, info, mla):

@@ -401,7 +401,7 @@ class Scheduler:
     def _first_alive(self, info, start):
         """Return the first chunk whose blocks all belong to the request.  vLLM has freed
         the blocks that left the window before this step."""
-        alive = max(0, start - info.window + 1) // info.block_tokens
+        alive = info.first_kept(start) // info.block_tokens
         return -(-alive // info.blocks_per_chunk)
 
     def _save_tail(self, ios, state, ids, start):

@@ -186,5 +186,16 @@ class Links(unittest.TestCase):
                         self.assertIn(anchor, anchors(pages.prose(other)))
 
 
+class EndToEnd(unittest.TestCase):
+    def test_the_table_of_vllm_names_existing_cases(self):
+        cases = {name for path in (ROOT / "tests" / "e2e").glob("cases_*.py")
+                 for name in re.findall(r"^@e2e\ndef (\w+)\(", path.read_text(), re.M)}
+        rows = pages.tables("docs/vllm.md", ["what", "since vLLM", "tested how"])
+        named = {name for row in rows for part in re.findall(r"server: ([^;]*)", row[2])
+                 for name in re.findall(r"`(\w+)`", part)}
+        self.assertGreater(len(named), 10)
+        self.assertLessEqual(named, cases)
+
+
 if __name__ == "__main__":
     unittest.main()

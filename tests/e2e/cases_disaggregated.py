@@ -93,7 +93,7 @@ def decode_without_prefill(place):
     """When the prefill server dies, the decode server computes the prompts."""
     with behind_a_proxy(place) as (prefill, decode, proxy):
         prompt = place.prompt(decode, 0, 1000)
-        prefill.kill()
+        prefill.stop()
         answer, found = place.hit(decode, prompt, but=len(prompt), ask=proxy)
         check(found == 0, f"{found} tokens found")
         place.check_close(answer, decode.complete(prompt, cache_salt="x"),

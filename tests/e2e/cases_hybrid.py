@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model with full-attention and sliding-window layers."""
+"""Models with layers of full attention and layers that read a part of the tokens."""
 import workplace
 from case import request_twice, e2e
 from place import Skipped, check, first_token_difference
@@ -9,7 +9,18 @@ from server import max_logprob_difference
 @e2e
 def hybrid_attention(place):
     """Gemma 3: full-attention and sliding-window groups, found after a restart."""
-    place.model = "gemma"
+    found_after_a_restart(place, "gemma")
+
+
+@e2e
+def chunked_local_attention(place):
+    """Llama 4: groups of full attention and of chunked local attention, found after a
+    restart."""
+    found_after_a_restart(place, "chunked-local")
+
+
+def found_after_a_restart(place, model):
+    place.model = model
     try:
         place.model_directory()
     except workplace.Unavailable as e:
@@ -33,6 +44,8 @@ def hybrid_attention(place):
           "up to %.3g" % (worst, place.tolerance), flush=True)
     check(worst <= place.tolerance, "more than rounding can")
     place.check_hashes()
+    groups = {group for _, _, group, *_ in place.read_hashes()}
+    check(len(groups) > 1, f"vLLM made the groups {groups} only")
 
 
 def difference(a, b):

@@ -247,6 +247,15 @@ class Place:
         left = self.memory_directories()
         check(not left, "left behind: %s" % ", ".join(left))
 
+    def read_hashes(self):
+        """Yield ("save" or "load", prefix, group, block, digest) of each moved block."""
+        for path in sorted(glob.glob(self.hashes + ".*")):
+            with open(path) as f:
+                for line in f:
+                    fields = line.split()
+                    if len(fields) == 5:
+                        yield fields
+
     def check_hashes(self, expect_loads=True):
         """Check that each loaded block equals a block saved for an equal prefix.
 
@@ -256,17 +265,11 @@ class Place:
             return
         saved = collections.defaultdict(set)
         loaded = []
-        for path in sorted(glob.glob(self.hashes + ".*")):
-            with open(path) as f:
-                for line in f:
-                    fields = line.split()
-                    if len(fields) != 5:
-                        continue
-                    what, prefix, group, block, digest = fields
-                    if what == "save":
-                        saved[prefix, group, block].add(digest)
-                    else:
-                        loaded.append(((prefix, group, block), digest))
+        for what, prefix, group, block, digest in self.read_hashes():
+            if what == "save":
+                saved[prefix, group, block].add(digest)
+            else:
+                loaded.append(((prefix, group, block), digest))
         check(saved, f"the connector wrote no hashes of blocks to {self.hashes}")
         check(loaded or not expect_loads, "no block was loaded")
         wrong = [key for key, digest in loaded if digest not in saved[key]]

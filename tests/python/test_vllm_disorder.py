@@ -9,7 +9,7 @@ import unittest
 from unittest import mock
 
 import fake
-from vllm_case import ALONE, Case, groupings, prompt
+from vllm_case import ALONE, PIECES, Case, groupings, prompt
 
 if fake.HAVE_VLLM:
     from kvtier.vllm_worker import Worker
@@ -66,19 +66,19 @@ class Disorder(Case):
 
     def test_one_batch_at_a_time(self):
         for seed in range(3):
-            for windows in groupings((), (10,), (13, 30), ALONE):
+            for windows in groupings((), (10,), (13, 30), ALONE, PIECES):
                 with self.subTest(seed=seed, windows=windows):
                     self.storm(1, windows, 0.0, seed)
 
     def test_overlapping_batches(self):
         for seed in range(3):
-            for windows in groupings((), (10,), (13, 30), ALONE):
+            for windows in groupings((), (10,), (13, 30), ALONE, PIECES):
                 with self.subTest(seed=seed, windows=windows):
                     self.storm(2, windows, 0.0, seed)
 
     def test_overlapping_batches_and_failing_loads(self):
         for seed in range(3):
-            for windows in groupings((), (10,), (13, 30), ALONE):
+            for windows in groupings((), (10,), (13, 30), ALONE, PIECES):
                 with self.subTest(seed=seed, windows=windows):
                     self.storm(2, windows, 0.3, seed)
 
@@ -102,7 +102,7 @@ class Disorder(Case):
 
     def test_without_block_reports_of_vllm(self):
         for depth in (1, 2):
-            for windows in groupings((), (10,), (13, 30), ALONE):
+            for windows in groupings((), (10,), (13, 30), ALONE, PIECES):
                 with self.subTest(depth=depth, windows=windows):
                     self.storm(depth, windows, 0.1, 5, tell_blocks=False)
 
@@ -112,7 +112,7 @@ class Disorder(Case):
             fake.Config.extra = {"save_unfull_chunk": True,
                                  "save_decode_cache": decode}
             for depth in (1, 2):
-                for windows in groupings((), (10,), (13, 30), ALONE):
+                for windows in groupings((), (10,), (13, 30), ALONE, PIECES):
                     with self.subTest(decode=decode, depth=depth, windows=windows):
                         self.storm(depth, windows, 0.2, 8)
                         self.storm(depth, windows, 0.0, 9)
@@ -157,7 +157,7 @@ class Real(unittest.TestCase):
         return sum(hit > 0 for hit in sim.hits.values())
 
     def test_disorder_over_the_real_library(self):
-        for windows in groupings((), (10,), (13, 30), ALONE):
+        for windows in groupings((), (10,), (13, 30), ALONE, PIECES):
             with tempfile.TemporaryDirectory() as folder:
                 for depth in (1, 2, 2):
                     hits = self.storm(folder, depth, windows, depth)
@@ -171,7 +171,7 @@ class Real(unittest.TestCase):
                     self.assertGreater(hits, 0)
 
     def test_so_with_partial_chunks(self):
-        for windows in groupings((), (10,), (13, 30), ALONE):
+        for windows in groupings((), (10,), (13, 30), ALONE, PIECES):
             with tempfile.TemporaryDirectory() as folder:
                 for depth in (1, 2, 2):
                     hits = self.storm(folder, depth, windows, depth,
@@ -181,7 +181,7 @@ class Real(unittest.TestCase):
 
 
     def test_so_while_another_host_deletes_files(self):
-        for windows in groupings((), (10,), (13, 30), ALONE):
+        for windows in groupings((), (10,), (13, 30), ALONE, PIECES):
             with tempfile.TemporaryDirectory() as folder:
                 for depth in (1, 2, 2):
                     hits = self.deleting_storm(folder, depth, windows)

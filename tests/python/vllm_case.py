@@ -8,12 +8,14 @@ import fake
 from kvtier import _lib
 
 ALONE = (10,)  # becomes an Only: a single sliding-window group
+PIECES = (32,)  # becomes Pieces: a group of chunked local attention
 SEVERAL_GROUPS = False
 if fake.HAVE_VLLM:
     import vllm_sim
     from vllm_sim import Only, Sim
     SEVERAL_GROUPS = vllm_sim.KVConnectorTransferResults is not None
     ALONE = Only(ALONE)
+    PIECES = tuple(map(vllm_sim.Pieces, PIECES))
 
 
 def groupings(*windows):

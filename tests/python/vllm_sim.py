@@ -36,6 +36,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
@@ -93,12 +94,18 @@ class Only(tuple):
     """Windows of a model without a full-attention group."""
 
 
+class Pieces(int):
+    """A window of chunked local attention: tokens of a piece."""
+
+
 def kv_cache_config(n_blocks, windows):
-    """Return a sliding-window group for each window, then a full-attention group,
-    unless windows is an Only."""
+    """Return a group for each window, then a full-attention group, unless windows is an
+    Only."""
     about = dict(block_size=BLOCK, num_kv_heads=1, head_size=1,
                  dtype=torch.float32)
-    specs = [SlidingWindowSpec(sliding_window=w, **about) for w in windows]
+    specs = [ChunkedLocalAttentionSpec(attention_chunk_size=w, **about)
+             if isinstance(w, Pieces) else SlidingWindowSpec(sliding_window=w, **about)
+             for w in windows]
     if not isinstance(windows, Only):
         specs.append(FullAttentionSpec(**about))
     fields = {field.name for field in dataclasses.fields(KVCacheConfig)}
@@ -399,6 +406,8 @@ class Sim:
         for group, table in enumerate(self.tables[name]):
             window = self.windows[group]
             oldest = max(0, start - window + 1) if window else 0
+            if isinstance(window, Pieces):
+                oldest = start // window * window
             for layer, cells in enumerate(self.cells):
                 kv = kv_of(tokens[:start + n], group, layer, weights)
                 for at in range(oldest, start):

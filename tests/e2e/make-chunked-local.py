@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make a small Llama 4 of random weights: the model with chunked local attention.
+
+    make-chunked-local.py DIR
+
+Every fourth layer has full attention, the others read pieces of 512 tokens.  Run this script
+with the Python of the environment of scripts/vllm-env.
+"""
+import os
+import runpy
+import sys
+
+import torch
+from transformers import Llama4ForCausalLM, Llama4TextConfig
+
+DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "demo")
+
+
+def make_model(vocabulary):
+    torch.manual_seed(0)
+    config = Llama4TextConfig(
+        vocab_size=vocabulary, hidden_size=512, intermediate_size=1536,
+        intermediate_size_mlp=1536, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=64, max_position_embeddings=32768, moe_layers=[],
+        interleave_moe_layer_step=1000,
+        num_local_experts=1, attention_chunk_size=512, attn_temperature_tuning=False,
+        dtype="bfloat16", bos_token_id=0, eos_token_id=1)
+    config.architectures = ["Llama4ForCausalLM"]
+    return Llama4ForCausalLM(config).to(torch.bfloat16)
+
+
+def main():
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__.strip())
+    demo = runpy.run_path(os.path.join(DEMO, "make-model.py"))
+    tokenizer = demo["make_tokenizer"]([os.path.join(DEMO, "text.txt")])
+    tokenizer.save_pretrained(sys.argv[1])
+    make_model(len(tokenizer)).save_pretrained(sys.argv[1])
+
+
+if __name__ == "__main__":
+    main()
