@@ -5,6 +5,7 @@ import os
 
 from case import CHUNK, all_found, request_twice, e2e, found_in_memory
 from place import Skipped, check
+from server import ServerError
 
 TWO_RANKS = ("--tensor-parallel-size", "2")
 TWO_RANKS_ENV = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -48,6 +49,19 @@ def chunked_prefill(place):
 def tensor_parallel(place):
     """Hits after a restart with two ranks: a hit needs the chunks of both ranks."""
     restarted(place, [2100], *TWO_RANKS, env=TWO_RANKS_ENV, ranks=2)
+
+
+@e2e
+def scaled_fp8(place):
+    """KV of FP8 numbers with a scale for each layer hits after a restart."""
+    place.model = "scaled-kv"
+    try:
+        restarted(place, [300, 2100], "--kv-cache-dtype", "fp8_e4m3")
+    except ServerError as e:
+        if "requires x86 with AVX-512" in place.read_log():
+            raise Skipped("vLLM has FP8 KV only with AVX-512 or AMX") from e
+        raise
+    check("scaling factor 1.0" not in place.read_log(), "vLLM did not load the scales")
 
 
 @e2e
