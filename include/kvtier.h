@@ -723,6 +723,20 @@ struct kvt_group_io {
     const char *tags; /* the sequence's tags; see struct kvt_seq_extra */
 };
 
+/* Media of kvt_engine_media(). */
+#define KVT_MEDIUM_MEMORY 1u         /* host memory, private or shared */
+#define KVT_MEDIUM_STORAGE 2u        /* storage from which only this host deletes */
+#define KVT_MEDIUM_SHARED_STORAGE 4u /* storage from which other hosts delete too */
+
+/* For the scheduler: write the media that hold chunk i of io to out[i], a set of KVT_MEDIUM_*.  A
+ * medium holds a chunk if all ranks have the chunk there.  io needs no blocks.  The call reads only
+ * the indexes: a chunk counts once the chunk is stored or read completely, and as long as this host
+ * knows of no deletion.  Host memory that keeps chunks only between a prefetch and a load, storage
+ * that retrieve_locations leaves out, and objects whose identity is unknown do not count.
+ *   -EINVAL  the group or the tags are out of range; out is unchanged */
+KVT_API KVT_MUST_CHECK int
+kvt_engine_media(struct kvt_engine *engine, const struct kvt_group_io *io, uint8_t *out);
+
 /* Store chunks.  The call copies the blocks; the caller may change the blocks after the return,
  * blocks on a device only by work on the stream of kvt_engine_set_stream().  Executor threads write
  * the copies to the tiers.  A chunk is dropped and counted if a tier has the chunk, or if the pool

@@ -3,6 +3,7 @@
  * Lookups in the indexes: find, lease and touch a chunk of host memory or storage. */
 #include <assert.h>
 
+#include "kvtier.h"
 #include "store/private.h"
 
 /* ------------------------------------------------------------------- one level */
@@ -148,6 +149,39 @@ kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key
             return true;
     }
     return false;
+}
+
+/* Return the medium of a level, KVT_MEDIUM_*; 0: kvt__store_media() leaves out the level. */
+static uint32_t
+medium_of(const struct kvt__store *store, int level, const struct kvt__space *space)
+{
+    if (level == KVT__LEVEL_MEMORY)
+        return kvt__memory_covers(store, space) && kvt__memory_keeps(store)
+            ? KVT_MEDIUM_MEMORY : 0;
+    const struct kvt__level *storage = &store->levels[level - 1];
+
+    if (storage->no_get)
+        return 0;
+    if (storage->tier->in_memory)
+        return KVT_MEDIUM_MEMORY;
+    return storage->tier->multi_host ? KVT_MEDIUM_SHARED_STORAGE : KVT_MEDIUM_STORAGE;
+}
+
+uint32_t
+kvt__store_media(const struct kvt__store *store, const struct kvt__chunk_key *key)
+{
+    struct kvt__record record;
+    uint32_t media = 0;
+
+    for (int level = KVT__LEVEL_MEMORY; (size_t)level <= store->n_levels; level++) {
+        uint32_t medium = medium_of(store, level, key->space);
+
+        if (medium && !(media & medium) &&
+            find_in(store, level, index_of(store, level, key->space), key, &record) &&
+            !(record.flags & KVT__TABLE_UNREAD))
+            media |= medium;
+    }
+    return media;
 }
 
 bool

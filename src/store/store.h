@@ -159,6 +159,10 @@ bool kvt__store_can_probe(const struct kvt__store *store, enum kvt__where where,
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where);
 
+/* Return the media that have the chunk of this rank, a set of KVT_MEDIUM_* as kvt_engine_media()
+ * describes. */
+uint32_t kvt__store_media(const struct kvt__store *store, const struct kvt__chunk_key *key);
+
 /* Mark the chunk as used now in all levels.  Return true if a PUT has nothing to store: every
  * tier that takes the space's PUTs has the chunk.  Host memory counts only if no tier takes the
  * PUTs. */
