@@ -41,6 +41,9 @@ PACKING_HEADS = 1
 MEMORY_HOST = 0
 MEMORY_CUDA = 1
 MEMORY_HIP = 2
+MEDIUM_MEMORY = 1
+MEDIUM_STORAGE = 2
+MEDIUM_SHARED_STORAGE = 4
 COUNTER_SUM = 1
 CHUNK_BYTES = 56
 OP_PUT = 1
@@ -250,6 +253,7 @@ _PROTOTYPES = {
         c_int, c_void_p, c_void_p, c_uint64, c_uint64, POINTER(c_uint64),
     ),
     "kvt_engine_wanted": (c_size_t, c_void_p, c_void_p, POINTER(ChunkRange)),
+    "kvt_engine_media": (c_int, c_void_p, POINTER(GroupIo), c_void_p),
     "kvt_engine_release": (None, c_void_p, c_void_p),
     "kvt_engine_prefetch": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
     "kvt_engine_store": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
@@ -517,6 +521,14 @@ class Engine:
 
     def release(self, seq):
         lib().kvt_engine_release(self.handle, seq.handle)
+
+    def media(self, group, chunks, tags):
+        """Return for each chunk the media in which all ranks have the chunk: MEDIUM_*."""
+        out = ctypes.create_string_buffer(len(chunks) // CHUNK_BYTES)
+        io, keep = _group_ios([(group, chunks, b"", tags)])
+        _check(lib().kvt_engine_media(self.handle, io, out))
+        del keep
+        return out.raw
 
     def prefetch(self, ios):
         """Read chunks into host memory; ios as for load(), without blocks."""

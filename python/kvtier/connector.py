@@ -104,7 +104,8 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
                 can_save=transfer.is_kv_producer,
                 n_ranks=vllm_config.parallel_config.world_size,
                 # MultiConnector passes the answer of one connector only.
-                hands_off=self._parent is None)
+                hands_off=self._parent is None,
+                events=_events(engine, infos, settings, vllm_config, kv_cache_config))
         else:
             adapters = None
             if getattr(vllm_config, "lora_config", None):
@@ -196,6 +197,12 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(self, request, block_ids):
         return self.request_finished(request, block_ids)
 
+    def take_events(self):
+        return self._scheduler.take_events() if self._scheduler else ()
+
+    def has_pending_push_work(self):
+        return bool(self._scheduler) and self._scheduler.has_events()
+
     def reset_cache(self):
         return self._scheduler.reset() if self._scheduler else True
 
@@ -220,6 +227,15 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler = self._worker = None
         if half:
             half.shutdown()
+
+
+def _events(engine, infos, settings, vllm_config, kv_cache_config):
+    """Return the source of vLLM's KV cache events, or None if vLLM publishes no events."""
+    config = getattr(vllm_config, "kv_events_config", None)
+    if not getattr(config, "enable_kv_cache_events", False):
+        return None
+    from .vllm_events import open_events
+    return open_events(engine, infos, settings, vllm_config, kv_cache_config)
 
 
 def _storage_source(settings):

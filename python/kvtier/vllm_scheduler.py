@@ -48,8 +48,9 @@ class _Request:
 
 class Scheduler:
     def __init__(self, engine, infos, settings, can_load, can_save, n_ranks=1,
-                 hands_off=True):
+                 hands_off=True, events=None):
         self._engine = engine
+        self._events = events  # vllm_events.Events, or None
         self._infos = infos
         self._chunk = engine.chunk_tokens
         self._can_load = can_load
@@ -243,8 +244,10 @@ class Scheduler:
                 else -1
                 for i in range(first * info.blocks_per_chunk,
                                -(-min(end * self._chunk, state.tokens) // size))))
-            ios.append((group, self._chunks(state, first, end),
-                        wanted.tobytes(), state.tags.tags))
+            chunks = self._chunks(state, first, end)
+            ios.append((group, chunks, wanted.tobytes(), state.tags.tags))
+            if self._events:
+                self._events.note(request, state.tags, group, first, chunks)
         self._loads.append((request.request_id, ios))
         if state.tags.adapter:
             _, digest = state.tags.adapter
@@ -423,8 +426,10 @@ class Scheduler:
         if first >= last:
             return
         blocks = array("i", ids[first * per_chunk:last * per_chunk])
-        ios.append((group, self._chunks(state, first, last), blocks.tobytes(),
-                    state.tags.tags))
+        chunks = self._chunks(state, first, last)
+        ios.append((group, chunks, blocks.tobytes(), state.tags.tags))
+        if self._events:
+            self._events.note(state.request, state.tags, group, first, chunks)
 
     def _append_decoded(self, state):
         """Append final generated tokens to the sequence when they complete a chunk."""
@@ -502,6 +507,8 @@ class Scheduler:
         """Give the requests new random weights.  Steps already sent to the workers
         keep the weights of the plan: each chunk carries the weights id."""
         self._engine.reset()
+        if self._events:
+            self._events.reset()
         self._cancel = True
         self._prefetches = []
         for request_id, state in list(self._requests.items()):
@@ -530,7 +537,17 @@ class Scheduler:
         self._admit(state.request)
 
     def stats(self):
+        if self._events and self._events.forgotten:
+            self._stats.add("events_forgotten", self._events.forgotten)
+            self._events.forgotten = 0
         return self._stats.collect()
+
+    def take_events(self):
+        return self._events.take() if self._events else ()
+
+    def has_events(self):
+        """Return True if vLLM should step for events, even without requests."""
+        return self._events is not None and self._events.has_pending()
 
     def shutdown(self):
         for state in self._requests.values():

@@ -42,6 +42,7 @@ class Collector:
         self._pending = [i for i, name in enumerate(self._names)
                          if name.endswith("_pending")]
         self._last = [0] * len(self._names)
+        self._added = {}  # changes of counters that the connector counts
         self._active = False
         self._next = 0.0
 
@@ -51,6 +52,11 @@ class Collector:
         self._active = True
         if ended:
             self._next = 0.0
+
+    def add(self, name, n):
+        """Count n for a counter of the connector."""
+        self._added[name] = self._added.get(name, 0) + n
+        self.touch()
 
     def collect(self):
         """Return the changes since the last call, or None."""
@@ -63,6 +69,8 @@ class Collector:
         values = self._engine.counters()
         changed = {name: now - last for name, now, last
                    in zip(self._names, values, self._last) if now != last}
+        changed.update(self._added)
+        self._added = {}
         self._last = values
         self._active = bool(changed) or any(values[i] for i in self._pending)
         return KVTierStats(data=changed) if changed else None

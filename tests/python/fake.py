@@ -77,6 +77,9 @@ COUNTERS = [("hit_tokens", "tokens", "Tokens that lookups promised.", 1),
             ("loads_pending", "chunks", "Chunks being read.", 2)]
 
 
+STORAGE = _lib.MEDIUM_STORAGE  # medium of Store.chunks
+
+
 class Store:
     """The storage of all fake engines of a test, and settings of the fake lookups."""
 
@@ -281,6 +284,14 @@ class Engine:
                 ranges.append((group, min(numbers),
                                max(numbers) + 1 - min(numbers)))
         return ranges
+
+    def media(self, group, chunks, tags):
+        store, out = self.store_, []
+        for at in range(0, len(chunks), CHUNK_BYTES):
+            key = self._key(group, chunks[at:])
+            out.append((key in (store.memory or ())) * _lib.MEDIUM_MEMORY
+                       + (key in store.chunks) * STORAGE)
+        return bytes(out)
 
     def prefetch(self, ios):
         assert all(not blocks for _, _, blocks, _ in ios)

@@ -24,6 +24,7 @@ import torch
 from vllm.config import (
     CacheConfig,
     DeviceConfig,
+    KVEventsConfig,
     KVTransferConfig,
     ModelConfig,
     SchedulerConfig,
@@ -68,7 +69,7 @@ _MODEL = {
 }
 
 
-def vllm_config(depth=1, extra=None, max_batched=32, **transfer):
+def vllm_config(depth=1, extra=None, max_batched=32, events=False, **transfer):
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "config.json"), "w") as file:
             json.dump(_MODEL, file)
@@ -83,6 +84,7 @@ def vllm_config(depth=1, extra=None, max_batched=32, **transfer):
             max_model_len=1024, enable_chunked_prefill=True,
             is_encoder_decoder=False, async_scheduling=depth > 1),
         device_config=DeviceConfig("cpu"),
+        kv_events_config=KVEventsConfig(enable_kv_cache_events=events, publisher="null"),
         kv_transfer_config=KVTransferConfig(**dict(dict(
             kv_connector="KVTierConnector",
             kv_connector_module_path="kvtier.connector",
@@ -243,14 +245,15 @@ class Sim:
 
     # ------------------------------------------------------------- requests
 
-    def add(self, name, prompt, max_tokens=4, lora_request=None, **extra_args):
+    def add(self, name, prompt, max_tokens=4, lora_request=None, cache_salt=None,
+            **extra_args):
         params = SamplingParams(max_tokens=max_tokens, ignore_eos=True,
                                 extra_args=extra_args or None)
         params.update_from_generation_config({}, 2)
         request = Request(
             request_id=name, prompt_token_ids=list(prompt),
             sampling_params=params, pooling_params=None, lora_request=lora_request,
-            block_hasher=get_request_block_hasher(BLOCK, sha256))
+            cache_salt=cache_salt, block_hasher=get_request_block_hasher(BLOCK, sha256))
         self.tokens[name] = list(prompt)
         self.prompts[name] = prompt
         self._expect(prompt, partial=True)
