@@ -8,4 +8,5 @@ import cases_requests  # noqa: F401
 import cases_damage  # noqa: F401
 import cases_hybrid  # noqa: F401
 import cases_vllm  # noqa: F401
+import cases_events  # noqa: F401
 from case import TESTS  # noqa: F401
