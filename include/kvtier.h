@@ -511,6 +511,10 @@ struct kvt_engine_params {
      * chunks in host memory by the name.  NULL: the process has both roles. */
     const char *instance;
     uint32_t local_ranks;            /* workers on the host; 0: world_size */
+    /* Bytes of host memory that each worker's caller allocates, for example to stage KV of a device
+     * that kvtier does not reach: the pool is smaller than max_local_cpu_size by these bytes.
+     * Scheduler and workers pass equal values. */
+    uint64_t staging_bytes;
 };
 
 /* Open the tiers of the configuration.  Blocks: creates directories and maps indexes, but does

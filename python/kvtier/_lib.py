@@ -112,6 +112,7 @@ class EngineParams(_Sized):
         ("model", POINTER(Model)),
         ("instance", c_char_p),
         ("local_ranks", c_uint32),
+        ("staging_bytes", c_uint64),
     ]
 
 
@@ -447,7 +448,8 @@ class Engine:
     """struct kvt_engine.  groups: [Group]; model: Model; instance: the name by which the
     processes of one engine find each other's host memory."""
 
-    def __init__(self, config, role, groups, model, instance=None, local_ranks=0):
+    def __init__(self, config, role, groups, model, instance=None, local_ranks=0,
+                 staging_bytes=0):
         array_of_groups = (Group * len(groups))(*groups)
         params = EngineParams(
             config=config.handle,
@@ -457,6 +459,7 @@ class Engine:
             model=ctypes.pointer(model),
             instance=_bytes(instance),
             local_ranks=local_ranks,
+            staging_bytes=staging_bytes,
         )
         self.handle = c_void_p()
         self._loads = {}

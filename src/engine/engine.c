@@ -39,19 +39,36 @@ memory_node(const struct kvt_engine *e, const struct kvt_config *config, int *no
     return err ? err : kvt__numa_check(*node, "gpu_to_numa_mapping");
 }
 
-static int
-open_pool(struct kvt_engine *e, const struct kvt_config *config)
+/* Return the bytes of each worker's pool: max_local_cpu_size without the caller's staging memory.
+ */
+static size_t
+pool_bytes_of(const struct kvt_engine_params *params)
 {
+    size_t bytes = (size_t)(params->config->max_local_cpu_size * GIB);
+
+    return bytes > params->staging_bytes ? bytes - (size_t)params->staging_bytes : 0;
+}
+
+static int
+open_pool(struct kvt_engine *e, const struct kvt_engine_params *engine_params)
+{
+    const struct kvt_config *config = engine_params->config;
+    size_t staging_bytes = (size_t)engine_params->staging_bytes;
     int node, err = memory_node(e, config, &node);
 
     if (err)
         return err;
     struct kvt__pool_params params = {
-        .bytes = (size_t)(config->max_local_cpu_size * GIB),
+        .bytes = pool_bytes_of(engine_params),
         .phase = kvt__store_traits(e->store)->phase,
         .huge_pages = config->local_cpu_use_hugepages,
         .node = node < 0 ? NULL : &node,
         .key = "max_local_cpu_size" };
+    if (staging_bytes && params.bytes < 2 * e->largest_chunk)
+        return kvt__fail(EINVAL, "max_local_cpu_size: %zu MiB cannot hold %zu MiB of staging for "
+                         "the device and two chunks of %llu bytes; raise max_local_cpu_size or "
+                         "lower chunk_size.", (size_t)(config->max_local_cpu_size * GIB) >> 20,
+                         staging_bytes >> 20, (unsigned long long)e->largest_chunk);
     err = kvt__pool_open(&params, &e->pool);
     if (err)
         return err;
@@ -83,7 +100,7 @@ transfer_bytes(const struct kvt_engine *e, size_t pool_bytes)
 static int
 open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
 {
-    size_t pool_bytes = (size_t)(params->config->max_local_cpu_size * GIB);
+    size_t pool_bytes = pool_bytes_of(params);
     bool worker = e->role & KVT_ROLE_WORKER;
 
     /* With shared host memory, no chunk stays in the pool. */
@@ -128,7 +145,7 @@ open_parts(struct kvt_engine *e, const struct kvt_engine_params *params)
                                       .transfers = e->role & KVT_ROLE_WORKER };
     err = kvt__store_open(&store, &e->store);
     if (!err && e->role & KVT_ROLE_WORKER)
-        err = open_pool(e, config);
+        err = open_pool(e, params);
     if (!err)
         err = open_memory(e, params);
     if (!err && e->pool)

@@ -190,7 +190,8 @@ class Engine:
 
     opened = []
 
-    def __init__(self, config, role, groups, model, instance=None, local_ranks=0):
+    def __init__(self, config, role, groups, model, instance=None, local_ranks=0,
+                 staging_bytes=0):
         self.store_ = config.store
         self.instance = instance
         self.prefetched = []
@@ -201,6 +202,7 @@ class Engine:
         self.groups = groups
         self.model = model
         self.views = {}
+        self.null_block = 0
         self.loading = []
         self.done = []
         self.counted = [0, 0]
@@ -213,6 +215,7 @@ class Engine:
     def set_view(self, group, view, n_blocks, null_block):
         self.views[group] = (view.bases, n_blocks, view.block_stride,
                              self.groups[group].block_bytes)
+        self.null_block = null_block
 
     def set_stream(self, stream):
         self.stream = stream
@@ -321,9 +324,12 @@ class Engine:
         assert len(ids) == at, (len(ids), at)
         return found
 
+    def _is_real(self, block):
+        return block >= 0 and block != self.null_block
+
     def _address(self, group, block):
         bases, n_blocks, stride, _ = self.views[group]
-        assert 0 < block < n_blocks
+        assert self._is_real(block) and block < n_blocks
         return [base + block * stride for base in bases]
 
     def store(self, ios):
@@ -332,7 +338,7 @@ class Engine:
         for io in ios:
             size = self.groups[io[0]].block_bytes
             for chunk, blocks in self._blocks(io):
-                if min(blocks) > 0:
+                if all(map(self._is_real, blocks)):
                     key = self._key(io[0], chunk)
                     self.store_.lost.discard(key)
                     if self.store_.memory is not None:
@@ -366,9 +372,10 @@ class Engine:
     def _scatter(self, group, blocks, found):
         size, at = self.groups[group].block_bytes, 0
         for block in blocks:
-            for address in (self._address(group, block) if block > 0
+            is_real = self._is_real(block)
+            for address in (self._address(group, block) if is_real
                             else self.views[group][0]):
-                if block > 0:
+                if is_real:
                     ctypes.memmove(address, found[at:at + size], size)
                 at += size
 

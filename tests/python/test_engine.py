@@ -250,5 +250,49 @@ class Engine(unittest.TestCase):
         self.assertEqual(self.config.values()["chunk_size"], 16)
 
 
+@unittest.skipUnless(fake.have_library(), "no libkvtier.so")
+class Staging(unittest.TestCase):
+    """Staging memory of the caller is a part of max_local_cpu_size."""
+
+    def engine(self, staging_bytes):
+        config = _lib.Config(environment=[], settings=[
+            *PATIENT, "chunk_size=16", "max_local_cpu_size=0.0625"])
+        self.addCleanup(config.close)
+        group = _lib.Group(kind=_lib.GROUP_FULL, block_tokens=16, n_layers=1,
+                           format=_lib.FORMAT_OPAQUE, block_bytes=1 << 20, layout=b"test",
+                           layers=b"a")
+        model = _lib.Model(name=b"m", fingerprint=b"f", kv_dtype=b"bfloat16", world_size=1)
+        engine = _lib.Engine(config, _lib.ROLE_BOTH, [group], model,
+                             staging_bytes=staging_bytes)
+        self.addCleanup(engine.close)
+        return engine
+
+    def used_when_full(self, staging_bytes):
+        """Store more chunks than fit in host memory; return the used bytes of the pool."""
+        engine = self.engine(staging_bytes)
+        memory = ctypes.create_string_buffer(1 << 20)
+        engine.set_view(0, View([ctypes.addressof(memory)], 1, 1 << 20, 0, 0, 0, 0), 1, -1)
+        for number in range(80):
+            seq = engine.seq(array("i", [number] * 16))
+            engine.store([(0, seq.chunks(0, 1), array("i", [0]).tobytes(), None)])
+            engine.flush(600000)
+            seq.free()
+        names = [name for name, *_ in _lib.counters()]
+        return engine.counters()[names.index("pool_used")]
+
+    def test_the_pool_is_smaller_by_the_staging_memory(self):
+        mib = 1 << 20
+        self.assertGreater(self.used_when_full(0), 40 * mib)
+        used = self.used_when_full(32 * mib)
+        self.assertGreater(used, 16 * mib)
+        self.assertLessEqual(used, 32 * mib)
+
+    def test_staging_memory_that_leaves_no_room_is_an_error(self):
+        for mib in (63, 64, 1 << 30):
+            with self.assertRaisesRegex(ValueError, "max_local_cpu_size: 64 MiB cannot hold "
+                                        "%d MiB of staging.*raise max_local_cpu_size" % mib):
+                self.engine(mib << 20)
+
+
 if __name__ == "__main__":
     unittest.main()
