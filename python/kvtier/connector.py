@@ -26,6 +26,7 @@ from . import (
     vllm_digest,
     vllm_model,
     vllm_policy,
+    vllm_staging,
 )
 from .vllm_log import log
 from .vllm_meta import NOTHING
@@ -89,12 +90,16 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         # Workers need no fingerprint: the scheduler's chunks carry the weights id.
         fingerprint = (vllm_digest.fingerprint(vllm_config, settings) if scheduler
                        else "")
+        staging_bytes = 0
+        if vllm_model.is_staged(vllm_model.device_type(vllm_config)):
+            staging_bytes = vllm_staging.staging_bytes(
+                infos, float(settings.get("max_local_cpu_size") or 0) * (1 << 30))
         engine = _lib.Engine(
             config,
             _lib.ROLE_SCHEDULER if scheduler else _lib.ROLE_WORKER,
             [info.to_c() for info in infos],
             vllm_model.model(vllm_config, kv_cache_config, rank, fingerprint or ""),
-            transfer.engine_id, vllm_model.local_ranks(vllm_config))
+            transfer.engine_id, vllm_model.local_ranks(vllm_config), staging_bytes)
         if scheduler:
             if fingerprint is None:
                 engine.reset()  # to random weights of this engine alone
@@ -110,7 +115,9 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             adapters = None
             if getattr(vllm_config, "lora_config", None):
                 adapters = vllm_adapters.watch(sys._getframe(1))
-            self._worker = Worker(engine, infos, kv_cache_config.num_blocks, adapters)
+            self._worker = Worker(
+                engine, infos, kv_cache_config.num_blocks, adapters,
+                (staging_bytes, int(settings.get("blocking_timeout_secs") or 0)))
 
     @property
     def requires_kv_delivery(self):

@@ -83,6 +83,16 @@ class GroupInfo:
         )
 
 
+def device_type(vllm_config):
+    return getattr(vllm_config.device_config, "device_type", "cpu")
+
+
+def is_staged(device):
+    """Return True if KV on devices of the type passes through vllm_staging: the library
+    reaches host memory, and by CUDA and HIP the devices that PyTorch calls "cuda"."""
+    return device not in ("cpu", "cuda")
+
+
 def check_supported(vllm_config, kv_cache_config):
     """Raise Unsupported if tokens alone do not identify the content of a block."""
     parallel = vllm_config.parallel_config
@@ -174,11 +184,11 @@ def _window(spec):
 def _format(vllm_config, kv_cache_config, info, mla):
     """Return the chunk format of a group.
 
-    On a GPU a block is K and V of each token and head, and chunks of a model with one group
+    On a device a block is K and V of each token and head, and chunks of a model with one group
     have LMCache's order.  Packed blocks are stored unchanged, and so are blocks of models
     with several groups, because LMCache's names do not distinguish groups."""
     planes = 1 if mla else 2
-    if (getattr(vllm_config.device_config, "device_type", "cpu") != "cuda"
+    if (device_type(vllm_config) == "cpu"
             or len(kv_cache_config.kv_cache_groups) > 1
             or info.block_bytes != (planes * info.block_tokens * info.n_heads
                                     * info.head_bytes)):
@@ -200,6 +210,8 @@ def _describe_packing(info, spec, vllm_config, kv_cache_config):
     if packed:
         info.layout = "%s:%s" % (shape, _digest(packed[1]))
         info.packing = _packing(*packed)
+    elif is_staged(device_type(vllm_config)):
+        info.layout = "%s:heads-tokens" % shape  # the order of vllm_staging
     elif mla:
         info.layout = "%s:mla-%s-%s" % (
             shape, getattr(spec, "cache_dtype_str", None) or "", _isa(spec))

@@ -2,13 +2,15 @@
 """A worker's half of the connector: moves chunks between blocks and kvtier.
 
 Runs on the worker's main thread.  A save copies the blocks of a step before the step ends;
-threads of the library write the copies, and do all of loading.
+threads of the library write the copies, and do all of loading.  KV on a device that the
+library does not reach passes through vllm_staging.
 """
 
 from . import _lib, _testhook, vllm_adapters
 from .vllm_log import log
 from .vllm_meta import NOTHING, AdapterLoads, UnusableWorker
-from .vllm_model import NULL_BLOCK, Unsupported, views
+from .vllm_model import NULL_BLOCK, Unsupported, is_staged, views
+from .vllm_staging import Staging
 from .vllm_stats import Collector
 
 
@@ -16,6 +18,13 @@ def _current_stream():
     import torch
 
     return torch.cuda.current_stream().cuda_stream
+
+
+def _device_type(kv):
+    """Return the type of the device of a layer's KV, one tensor or several tensors."""
+    if isinstance(kv, (list, tuple)) and kv:
+        kv = kv[0]
+    return getattr(getattr(kv, "device", None), "type", "cpu")
 
 
 class _Loading:
@@ -31,8 +40,10 @@ class _Loading:
 
 
 class Worker:
-    def __init__(self, engine, infos, n_blocks, adapters=None):
+    def __init__(self, engine, infos, n_blocks, adapters=None, staging=(0, 0)):
         self._engine = engine
+        self._mover = engine  # copies the blocks: the engine, or a Staging
+        self._staging = staging  # bytes, and maximum seconds of a load
         self._infos = infos
         self._n_blocks = n_blocks
         self._adapters = adapters  # the return value of vllm_adapters.watch()
@@ -46,10 +57,13 @@ class Worker:
 
     def register(self, kv_caches):
         try:
+            if is_staged(_device_type(kv_caches.get(self._infos[0].layers[0]))):
+                self._stage(kv_caches)
+                return
             found = views(kv_caches, self._infos, self._n_blocks)
             for group, view in enumerate(found):
                 self._engine.set_view(group, view, self._n_blocks, NULL_BLOCK)
-        except (Unsupported, OSError, ValueError) as e:
+        except (Unsupported, OSError, RuntimeError, ValueError) as e:
             log.warning("kvtier: nothing is stored or loaded: %s", e)
             return
         if found[0].memory != _lib.MEMORY_HOST:
@@ -57,6 +71,15 @@ class Worker:
             self._hook = None  # reads blocks of host memory
         if self._hook:
             self._hook.set_views(self._infos, found)
+        self._ready = True
+
+    def _stage(self, kv_caches):
+        if self._mover is not self._engine:  # vLLM has reallocated the KV
+            self._mover.close()
+            self._mover = self._engine
+        self._mover = Staging(self._engine, self._infos, kv_caches, self._n_blocks,
+                              *self._staging)
+        self._hook = None  # reads blocks of host memory
         self._ready = True
 
     def _begin(self):
@@ -93,7 +116,7 @@ class Worker:
         if self._ready:
             try:
                 self._begin()
-                load = self._engine.load(loading.ios)
+                load = self._mover.load(loading.ios)
                 self._loads[loading.request_id] = (load, loading)
                 return
             except (OSError, ValueError) as e:
@@ -113,7 +136,7 @@ class Worker:
             return
         try:
             self._begin()
-            self._engine.store(saves)
+            self._mover.store(saves)
         except (OSError, ValueError) as e:
             log.warning("kvtier: chunks are not stored: %s", e)
             return
@@ -135,7 +158,7 @@ class Worker:
             done.add(loading.request_id)
             self._fail(loading, None, failed)
         self._refused.clear()
-        for load in self._engine.poll():
+        for load in self._mover.poll():
             loading = self._end(load)
             done.add(loading.request_id)
             self._check(load, loading, failed)
@@ -202,4 +225,5 @@ class Worker:
         return self._stats.collect()
 
     def shutdown(self):
-        self._engine.close()
+        if self._mover is self._engine or self._mover.close():
+            self._engine.close()

@@ -181,7 +181,7 @@ class Sequences:
 
 class Sim:
     def __init__(self, store, n_blocks=64, windows=(), depth=1, seed=0,
-                 fail_rate=0.0, tell_blocks=True, second_runner=False,
+                 fail_rate=0.0, tell_blocks=True, second_runner=False, device=None,
                  **config):
         self.random = random.Random(seed)
         self.depth = depth
@@ -189,6 +189,8 @@ class Sim:
         self.store = store
         self.config = vllm_config(depth, **config)
         self.config.cache_config.num_gpu_blocks = n_blocks
+        if device:
+            self.config.device_config.device_type = device
         self.cache = kv_cache_config(n_blocks, windows)
         self.windows = list(windows) + [0] * (not isinstance(windows, Only))
         init_none_hash(sha256)
@@ -208,12 +210,14 @@ class Sim:
         self.worker = kvtiers(self.worker_top)
         self.engine = self.worker._worker._engine
         # All groups share one memory, as in vLLM.
-        self.memory = [torch.zeros(n_blocks, 1, BLOCK, 2)
+        self.memory = [torch.zeros(n_blocks, 1, BLOCK, 2, pin_memory=bool(device))
                        for _ in range(LAYERS)]
+        # The model computes in host memory, and the KV is on the device between the steps.
+        self.on_device = [m.to(device) for m in self.memory] if device else []
         self.cells = [m.view(torch.int64).view(n_blocks, BLOCK).numpy()
                       for m in self.memory]  # numpy reads a single number faster than torch
         self.worker_top.register_kv_caches({
-            name: self.memory[layer] for group in self.cache.kv_cache_groups
+            name: (self.on_device or self.memory)[layer] for group in self.cache.kv_cache_groups
             for layer, name in enumerate(group.layer_names)})
         self.fake = isinstance(self.engine, fake.Engine)
         if self.fake:
@@ -396,9 +400,13 @@ class Sim:
                     mine.extend(more)
         sampled = {}
         era, weights = getattr(output, "sim_era", (self.era, self.weights))
+        for host, device in zip(self.memory, self.on_device):
+            host.copy_(device)
         for name, n in output.num_scheduled_tokens.items():
             sampled[name] = self._compute(name, start[name], n, weights,
                                           era != self.era)
+        for host, device in zip(self.memory, self.on_device):
+            device.copy_(host, non_blocking=True)
         return sampled
 
     def _compute(self, name, start, n, weights, stale):
