@@ -214,9 +214,9 @@ def _describe_packing(info, spec, vllm_config, kv_cache_config):
         info.layout = "%s:heads-tokens" % shape  # the order of vllm_staging
     elif mla:
         info.layout = "%s:mla-%s-%s" % (
-            shape, getattr(spec, "cache_dtype_str", None) or "", _isa(spec))
+            shape, getattr(spec, "cache_dtype_str", None) or "", _isa(spec, vllm_config))
     else:
-        info.layout = "%s:%s" % (shape, _isa(spec))
+        info.layout = "%s:%s" % (shape, _isa(spec, vllm_config))
 
 
 def _pack_pattern(spec, head_size_v):
@@ -264,10 +264,13 @@ def _packing(pattern, packed):
     return _lib.PACKING_UNKNOWN
 
 
-def _isa(spec):
-    """Return a name of the packing, for platforms that cannot pack a pattern."""
+def _isa(spec, vllm_config):
+    """Return a name of the packing, for platforms that cannot pack a pattern.  Only blocks of
+    a CPU depend on its instruction set."""
     import platform
 
+    if device_type(vllm_config) != "cpu":
+        return "device-" + device_type(vllm_config)
     try:
         from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
         isa = _get_attn_isa(spec.dtype, spec.block_size, spec.head_size)

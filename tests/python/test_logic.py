@@ -549,6 +549,17 @@ class Model(unittest.TestCase):
         self.assertEqual((sliding.kind, sliding.window),
                          (_lib.GROUP_SLIDING, 512))
 
+    def test_packed_blocks_of_a_cpu_and_of_a_gpu_have_different_layouts(self):
+        layouts = set()
+        for device in ("cpu", "cuda"):
+            config = self.config()
+            config.device_config.device_type = device
+            found = vllm_model.groups(
+                config, self.cache(SlidingWindowSpec(), FullAttentionSpec()), 4)
+            layouts.add(found[1].layout)
+            self.assertEqual(found[1].format, vllm_model._lib.FORMAT_OPAQUE)
+        self.assertEqual(len(layouts), 2, layouts)
+
     def test_chunk_size_that_is_no_multiple_names_the_nearest(self):
         vllm_model.check_chunk_size(256, [16, 128])
         for chunk, sizes, said in ((200, [128], "256"), (100, [128], "128"),
