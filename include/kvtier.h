@@ -495,8 +495,8 @@ struct kvt_group {
                              * digest of a packed test pattern; other formats: facts about
                              * the elements that kv_dtype does not contain */
     const char *layers;     /* names of the layers, in order */
-    uint32_t replicated;    /* 1: all ranks have equal KV (MLA): the first rank stores
-                             * the chunks, and all ranks load the chunks */
+    uint32_t replicated;    /* 1: the ranks of a stage have equal KV (MLA): the first rank of
+                             * the stage stores the chunks, and all its ranks load them */
     uint32_t packing;       /* OPAQUE: enum kvt_packing; lossy codecs need a known packing */
 };
 
@@ -513,8 +513,13 @@ struct kvt_engine_params {
     uint32_t local_ranks;            /* workers on the host; 0: world_size */
     /* Bytes of host memory that each worker's caller allocates, for example to stage KV of a device
      * that kvtier does not reach: the pool is smaller than max_local_cpu_size by these bytes.
-     * Scheduler and workers pass equal values. */
+     * A scheduler passes the largest value of its workers. */
     uint64_t staging_bytes;
+    /* Stages of pipeline parallelism: stage s has the ranks s * world_size / n_stages and the
+     * following ranks.  0: 1 stage.  A WORKER passes the groups of its own stage; with SCHEDULER,
+     * groups has n_stages * n_groups elements, stage by stage.  Stages differ only in n_layers
+     * and layers of their groups. */
+    uint32_t n_stages;
 };
 
 /* Open the tiers of the configuration.  Blocks: creates directories and maps indexes, but does

@@ -113,6 +113,7 @@ class EngineParams(_Sized):
         ("instance", c_char_p),
         ("local_ranks", c_uint32),
         ("staging_bytes", c_uint64),
+        ("n_stages", c_uint32),
     ]
 
 
@@ -445,25 +446,28 @@ def _group_ios(ios):
 
 
 class Engine:
-    """struct kvt_engine.  groups: [Group]; model: Model; instance: the name by which the
-    processes of one engine find each other's host memory."""
+    """struct kvt_engine.  groups: [Group], of a scheduler stage by stage; model: Model;
+    instance: the name by which the processes of one engine find each other's host memory;
+    n_stages: stages of pipeline parallelism."""
 
     def __init__(self, config, role, groups, model, instance=None, local_ranks=0,
-                 staging_bytes=0):
+                 staging_bytes=0, n_stages=1):
+        n_groups = len(groups) // (n_stages if role & ROLE_SCHEDULER else 1)
         array_of_groups = (Group * len(groups))(*groups)
         params = EngineParams(
             config=config.handle,
             role=role,
-            n_groups=len(groups),
+            n_groups=n_groups,
             groups=ctypes.cast(array_of_groups, POINTER(Group)),
             model=ctypes.pointer(model),
             instance=_bytes(instance),
             local_ranks=local_ranks,
             staging_bytes=staging_bytes,
+            n_stages=n_stages,
         )
         self.handle = c_void_p()
         self._loads = {}
-        self._ranges = (ChunkRange * len(groups))()
+        self._ranges = (ChunkRange * n_groups)()
         self._next_cookie = 1
         _check(lib().kvt_engine_open(ctypes.byref(params),
                                      ctypes.byref(self.handle)))

@@ -67,6 +67,52 @@ check_group(const struct kvt_engine_params *params, uint32_t g, uint64_t chunk)
     return 0;
 }
 
+/* Return the number of stages; 0 counts as 1. */
+static uint32_t
+n_stages_of(const struct kvt_engine_params *params)
+{
+    return params->n_stages ? params->n_stages : 1;
+}
+
+/* Return the number of elements of params->groups. */
+static uint64_t
+n_stage_groups_of(const struct kvt_engine_params *params)
+{
+    return (uint64_t)params->n_groups *
+           (params->role & KVT_ROLE_SCHEDULER ? n_stages_of(params) : 1);
+}
+
+/* Check that a group differs from the group of the first stage only in its layers. */
+static int
+check_stage(const struct kvt_engine_params *params, uint32_t i)
+{
+    const struct kvt_group *a = &params->groups[i % params->n_groups], *b = &params->groups[i];
+
+    if (a->kind == b->kind && a->window_tokens == b->window_tokens &&
+        a->block_tokens == b->block_tokens && a->format == b->format &&
+        a->n_heads == b->n_heads && a->head_bytes == b->head_bytes &&
+        a->block_bytes == b->block_bytes && a->replicated == b->replicated &&
+        a->packing == b->packing && !strcmp(kvt__or_empty(a->layout), kvt__or_empty(b->layout)))
+        return 0;
+    return kvt__fail(EINVAL, "kvt_engine_open: group %u of stage %u differs from the first "
+                     "stage's group in more than n_layers and layers.", i % params->n_groups,
+                     i / params->n_groups);
+}
+
+static int
+check_groups(const struct kvt_engine_params *params)
+{
+    for (uint32_t i = 0; i < n_stage_groups_of(params); i++) {
+        int err = check_group(params, i, (uint64_t)params->config->chunk_size);
+
+        if (!err)
+            err = check_stage(params, i);
+        if (err)
+            return err;
+    }
+    return 0;
+}
+
 static int
 check_params(const struct kvt_engine_params *params)
 {
@@ -88,12 +134,10 @@ check_params(const struct kvt_engine_params *params)
     if (!kvt__key_dtype_known(model->kv_dtype))
         return kvt__fail(EINVAL, "KV dtype '%s' cannot be part of a key; use a name of LMCache, "
                          "for example bfloat16.", model->kv_dtype);
-    for (uint32_t g = 0; g < params->n_groups; g++) {
-        int err = check_group(params, g, (uint64_t)params->config->chunk_size);
-        if (err)
-            return err;
-    }
-    return 0;
+    if (model->world_size % n_stages_of(params))
+        return kvt__fail(EINVAL, "kvt_engine_open: n_stages %u does not divide world_size %u.",
+                         params->n_stages, model->world_size);
+    return check_groups(params);
 }
 
 int
@@ -108,8 +152,12 @@ kvt__engine_copy_params(struct kvt__params_copy *copy, const struct kvt_engine_p
     if (!err && params->n_groups > KVT__MAX_GROUPS)
         err = kvt__fail(EINVAL, "kvt_engine_open: n_groups is %u and must be at most %d.",
                         params->n_groups, KVT__MAX_GROUPS);
+    if (!err && n_stage_groups_of(params) > KVT__MAX_STAGE_GROUPS)
+        err = kvt__fail(EINVAL, "kvt_engine_open: %u stages with %u groups have more than %d "
+                        "groups together.", params->n_stages, params->n_groups,
+                        KVT__MAX_STAGE_GROUPS);
     const char *group = (const char *)params->groups;
-    for (uint32_t g = 0; !err && group && g < params->n_groups; g++) {
+    for (uint32_t g = 0; !err && group && g < n_stage_groups_of(params); g++) {
         err = kvt__copy_sized(&copy->groups[g], sizeof copy->groups[g], group,
                               "kvt_engine_open: group");
         if (!err)
@@ -141,8 +189,8 @@ copy_group(const struct kvt_group *from, struct kvt__group *to)
 }
 
 /* Set the keys of a replicated group, as LMCache names the chunks: with save_only_first_rank, the
- * keys of a world of one rank; with remote_enable_mla_worker_id_as0, the keys of rank 0; with
- * neither, the keys of each rank. */
+ * keys of a world with one rank for each stage; with remote_enable_mla_worker_id_as0, the keys of
+ * the stage's first rank; with neither, the keys of each rank. */
 static void
 set_keys(const struct kvt_engine *e, const struct kvt_config *config, bool replicated,
          struct kvt__group *to)
@@ -152,9 +200,37 @@ set_keys(const struct kvt_engine *e, const struct kvt_config *config, bool repli
     bool as_first = !kvt__config_is_set(config, remote_enable_mla_worker_id_as0) ||
                     config->remote_enable_mla_worker_id_as0;
 
-    replicated = replicated && e->world_size > 1;
+    replicated = replicated && e->world_size > e->n_stages;
     to->replicated = replicated && (only_first || as_first);
-    to->world_size = replicated && only_first ? 1 : e->world_size;
+    to->world_size = replicated && only_first ? e->n_stages : e->world_size;
+}
+
+/* Copy the groups of all known stages.  0; -ENOMEM with a sentence. */
+static int
+copy_groups(struct kvt_engine *e, const struct kvt_engine_params *params)
+{
+    uint32_t n = (uint32_t)n_stage_groups_of(params);
+
+    e->stage_groups = calloc(n, sizeof *e->stage_groups);
+    if (!e->stage_groups)
+        return kvt__fail(ENOMEM, "kvt_engine_open");
+    e->n_groups = params->n_groups;
+    e->n_stage_groups = n;
+    e->groups = e->stage_groups;
+    if (e->role & KVT_ROLE_SCHEDULER)
+        e->groups += (size_t)(e->rank / (e->world_size / e->n_stages)) * e->n_groups;
+    for (uint32_t i = 0; i < n; i++) {
+        struct kvt__group *to = &e->stage_groups[i];
+
+        if (copy_group(&params->groups[i], to))
+            return kvt__fail(ENOMEM, "kvt_engine_open");
+        set_keys(e, params->config, params->groups[i].replicated, to);
+        e->has_windows = e->has_windows || to->kind == KVT_GROUP_SLIDING;
+        uint64_t bytes = kvt__chunk_bytes(&to->view, e->chunk_tokens);
+        e->largest_chunk = bytes > e->largest_chunk ? bytes : e->largest_chunk;
+        e->smallest_chunk = i && e->smallest_chunk < bytes ? e->smallest_chunk : bytes;
+    }
+    return 0;
 }
 
 static int
@@ -184,25 +260,16 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
                     : !strcmp(config->gpu_copies, "batch") ? "batch" : NULL;
     e->world_size = params->model->world_size;
     e->rank = params->model->rank;
+    e->n_stages = n_stages_of(params);
     e->local_ranks = params->local_ranks ? params->local_ranks : e->world_size;
     e->model = strdup(params->model->name);
     e->kv_dtype = strdup(params->model->kv_dtype);
     kvt__weights_named(&e->weights.id, config->model_fingerprint
                        ? config->model_fingerprint : kvt__or_empty(params->model->fingerprint));
-    e->groups = calloc(params->n_groups, sizeof *e->groups);
-    if (!e->model || !e->kv_dtype || !e->groups)
+    if (!e->model || !e->kv_dtype)
         return kvt__fail(ENOMEM, "kvt_engine_open");
-    e->n_groups = params->n_groups;
-    for (uint32_t g = 0; g < e->n_groups; g++) {
-        if (copy_group(&params->groups[g], &e->groups[g]))
-            return kvt__fail(ENOMEM, "kvt_engine_open");
-        set_keys(e, config, params->groups[g].replicated, &e->groups[g]);
-        e->has_windows = e->has_windows || e->groups[g].kind == KVT_GROUP_SLIDING;
-        uint64_t bytes = kvt__chunk_bytes(&e->groups[g].view, e->chunk_tokens);
-        e->largest_chunk = bytes > e->largest_chunk ? bytes : e->largest_chunk;
-        e->smallest_chunk = g && e->smallest_chunk < bytes ? e->smallest_chunk : bytes;
-    }
-    return start_hashes(e, config);
+    int err = copy_groups(e, params);
+    return err ? err : start_hashes(e, config);
 }
 
 /* Return the type of the engine's KV; uint8 if kvtier does not know the name. */
@@ -216,16 +283,16 @@ dtype_of(const struct kvt_engine *e)
 
 /* Return the shape of a group's chunk as headers of files describe the shape. */
 static struct kvt__shape
-shape_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
+shape_of(const struct kvt_engine *e, const struct kvt__group *group, uint32_t n_tokens)
 {
-    const struct kvt__view *view = &e->groups[group].view;
+    const struct kvt__view *view = &group->view;
     const struct kvt__dtype *dtype = dtype_of(e);
 
     if (view->opaque)
         return (struct kvt__shape){ .format = 4, .dtype = 6,
                                     .dims = { (uint32_t)kvt__chunk_bytes(view, n_tokens) } };
     return (struct kvt__shape){
-        .format = e->groups[group].format == KVT_FORMAT_2LTD ? 1 : 6,
+        .format = group->format == KVT_FORMAT_2LTD ? 1 : 6,
         .dtype = dtype->code,
         .dims = { view->n_kv, view->n_layers, n_tokens,
                   view->n_heads * view->head_bytes / dtype->bytes } };
@@ -256,9 +323,8 @@ opaque_layout(const struct kvt__group *group, const struct kvt__dtype *dtype, ui
 
 /* Return the shape of a group's chunk for codecs. */
 static struct kvt__chunk_shape
-layout_of(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
+layout_of(const struct kvt_engine *e, const struct kvt__group *g, uint32_t n_tokens)
 {
-    const struct kvt__group *g = &e->groups[group];
     const struct kvt__view *view = &g->view;
     const struct kvt__dtype *dtype = dtype_of(e);
 
@@ -279,6 +345,7 @@ kvt__fill_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group
                   struct kvt__store_req *req)
 {
     const struct kvt__keyspace *k = kvt__keyspace(engine, rank, group);
+    const struct kvt__group *g = kvt__group_of(engine, rank, group);
     struct kvt__prefix prefix;
 
     req->space = space;
@@ -286,9 +353,9 @@ kvt__fill_request(const struct kvt_engine *engine, uint32_t rank, uint32_t group
     req->tokens = chunk->n_tokens;
     req->needs_id = chunk->flags & KVT_CHUNK_OWN;
     req->is_full = chunk->n_tokens == engine->chunk_tokens;
-    req->bytes = kvt__chunk_bytes(&engine->groups[group].view, chunk->n_tokens);
-    req->shape = shape_of(engine, group, chunk->n_tokens);
-    req->layout = layout_of(engine, group, chunk->n_tokens);
+    req->bytes = kvt__chunk_bytes(&g->view, chunk->n_tokens);
+    req->shape = shape_of(engine, g, chunk->n_tokens);
+    req->layout = layout_of(engine, g, chunk->n_tokens);
     memcpy(prefix.b, chunk->prefix, sizeof prefix.b);
     kvt__id_make(k->digest, &prefix, &req->id);
     if (kvt__store_traits(engine->store)->is_lossy)

@@ -192,12 +192,12 @@ free_engine(struct kvt_engine *e)
     kvt__pool_close(e->pool);
     if (e->calls.eventfd >= 0)
         close(e->calls.eventfd);
-    for (uint32_t g = 0; g < e->n_groups; g++) {
-        free(e->groups[g].layout);
-        free(e->groups[g].layers);
-        free((void *)e->groups[g].view.base);
+    for (uint32_t i = 0; i < e->n_stage_groups; i++) {
+        free(e->stage_groups[i].layout);
+        free(e->stage_groups[i].layers);
+        free((void *)e->stage_groups[i].view.base);
     }
-    free(e->groups);
+    free(e->stage_groups);
     free(e->keyspaces);
     free(e->model);
     free(e->kv_dtype);

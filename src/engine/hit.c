@@ -76,8 +76,8 @@ seq_key(struct kvt_seq *seq, size_t chunk, uint32_t rank, uint32_t group,
     const struct kvt_engine *e = seq->engine;
     const struct kvt__keyspace *k = kvt__keyspace(e, rank, group);
     const struct kvt__space *space = kvt__seq_space(seq, rank, group);
-    /* The ranks of a replicated group have equal identities. */
-    uint32_t first = e->groups[group].replicated ? 0 : rank;
+    /* The ranks of a stage have equal identities of a replicated group's chunk. */
+    uint32_t first = e->groups[group].replicated ? kvt__first_of_stage(e, rank) : rank;
     struct kvt__seq_ids *ids = &seq->ids[(size_t)first * e->n_groups + group];
 
     if (make_ids(seq, k, ids, chunk))
@@ -131,15 +131,17 @@ bool
 kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__where where,
              bool lease)
 {
-    /* In storage, all ranks share the object of a replicated group's chunk. */
-    if (seq->engine->groups[group].replicated && where == KVT__ANYWHERE) {
-        if (rank_has(seq, chunk, 0, group, KVT__IN_STORAGE, lease))
-            return true;
-        where = KVT__IN_MEMORY;
-    }
-    for (uint32_t rank = 0; rank < seq->engine->world_size; rank++)
-        if (!rank_has(seq, chunk, rank, group, where, lease))
+    const struct kvt_engine *e = seq->engine;
+    bool shares = e->groups[group].replicated && where == KVT__ANYWHERE;
+
+    for (uint32_t rank = 0, n = e->world_size / e->n_stages; rank < e->world_size; rank++) {
+        /* In storage, the ranks of a stage share the object of a replicated group's chunk. */
+        if (shares && rank % n == 0 &&
+            rank_has(seq, chunk, rank, group, KVT__IN_STORAGE, lease))
+            rank += n - 1;
+        else if (!rank_has(seq, chunk, rank, group, shares ? KVT__IN_MEMORY : where, lease))
             return false;
+    }
     return true;
 }
 

@@ -12,17 +12,28 @@
 
 #include "engine/private.h"
 
+/* Return the rank in the keys of a group.  The ranks of a stage share the keys of a replicated
+ * group: the keys of the stage's first rank, or, in a world with one rank for each stage, the keys
+ * of the stage. */
+static uint32_t
+rank_in_keys(const struct kvt_engine *e, const struct kvt__group *g, uint32_t rank)
+{
+    if (!g->replicated)
+        return rank;
+    return kvt__first_of_stage(e, rank) / (e->world_size / g->world_size);
+}
+
 static struct kvt__space_desc
 describe(const struct kvt_engine *e, uint32_t rank, uint32_t group)
 {
     static const char *const formats[] = {
         [KVT_FORMAT_OPAQUE] = "opaque", [KVT_FORMAT_2LTD] = "kv_2ltd",
         [KVT_FORMAT_MLA] = "kv_mla" };
-    const struct kvt__group *g = &e->groups[group];
+    const struct kvt__group *g = kvt__group_of(e, rank, group);
 
     return (struct kvt__space_desc){
         .model = e->model, .kv_dtype = e->kv_dtype,
-        .world_size = g->world_size, .rank = g->replicated ? 0 : rank, .serde = "naive",
+        .world_size = g->world_size, .rank = rank_in_keys(e, g, rank), .serde = "naive",
         .chunk_tokens = e->chunk_tokens, .group = group,
         .kind = g->kind == KVT_GROUP_FULL ? "full" : "sliding",
         .window_tokens = g->window_tokens, .n_layers = g->view.n_layers,
@@ -66,13 +77,13 @@ room_for_tags(const struct kvt__space *space, size_t added)
     return in_tags < in_text ? in_tags : in_text;
 }
 
-/* Return the tiers in which this rank stores a group's chunks.  Rank 0 stores the chunks of a
- * replicated group in all tiers; the first rank of each other host stores the chunks in tiers that
- * other hosts cannot read. */
+/* Return the tiers in which this rank stores a group's chunks.  The first rank of a stage stores
+ * the chunks of a replicated group in all tiers; the first rank of each other host stores the
+ * chunks in tiers that other hosts cannot read. */
 static enum kvt__puts
 puts_of(const struct kvt_engine *e, uint32_t group)
 {
-    if (!e->groups[group].replicated || !e->rank)
+    if (!e->groups[group].replicated || e->rank == kvt__first_of_stage(e, e->rank))
         return KVT__PUTS_ALL;
     return e->rank % e->local_ranks ? KVT__PUTS_MEMORY : KVT__PUTS_HOST;
 }

@@ -19,6 +19,7 @@
 
 #define KVT__ENGINE_MAGIC UINT32_C(0x6b767465)
 #define KVT__MAX_GROUPS 64
+#define KVT__MAX_STAGE_GROUPS 256 /* groups of all stages together */
 
 /* A group of layers, as described at the open. */
 struct kvt__group {
@@ -28,7 +29,7 @@ struct kvt__group {
     uint32_t packing; /* enum kvt_packing */
     char *layout;
     char *layers;
-    bool replicated;     /* all ranks use the keys of rank 0 */
+    bool replicated;     /* the ranks of a stage use the keys of the stage's first rank */
     uint32_t world_size; /* world size in the group's keys */
     struct kvt__view view; /* view.base: an array of the engine; NULL until
                             * kvt_engine_set_view() */
@@ -65,10 +66,13 @@ struct kvt_engine {
 
     char *model, *kv_dtype;
     uint32_t world_size, rank, local_ranks;
+    uint32_t n_stages; /* stages of pipeline parallelism, each with equally many ranks */
     uint32_t n_groups;
-    struct kvt__group *groups;
+    struct kvt__group *groups; /* groups of this process's stage */
+    struct kvt__group *stage_groups; /* [stage * n_groups + group]; without SCHEDULER: groups */
+    uint32_t n_stage_groups; /* elements of stage_groups */
     bool has_windows; /* at least one group has a sliding window */
-    uint64_t smallest_chunk, largest_chunk; /* bytes of a full chunk, over all groups */
+    uint64_t smallest_chunk, largest_chunk; /* bytes of a full chunk, over all stage_groups */
 
     struct kvt__counters counters;
     /* Start the waiting loads, then the waiting prefetches.  Each thread that releases a slot
@@ -120,7 +124,7 @@ struct kvt_engine {
 struct kvt__params_copy {
     struct kvt_engine_params params; /* points to model and groups */
     struct kvt_model model;
-    struct kvt_group groups[KVT__MAX_GROUPS];
+    struct kvt_group groups[KVT__MAX_STAGE_GROUPS];
 };
 
 /* Copy and check the parameters of kvt_engine_open().  *from and its pointers must outlive *copy.
@@ -157,6 +161,24 @@ kvt__chunk_hash(const struct kvt_engine *engine, const struct kvt_chunk *chunk)
 
     memcpy(hash.bits, chunk->name_hash, sizeof hash.bits);
     return hash;
+}
+
+/* Return the first rank of a rank's stage. */
+static inline uint32_t
+kvt__first_of_stage(const struct kvt_engine *engine, uint32_t rank)
+{
+    return rank - rank % (engine->world_size / engine->n_stages);
+}
+
+/* Return the description of a group on a rank.  A worker knows only its own stage. */
+static inline const struct kvt__group *
+kvt__group_of(const struct kvt_engine *engine, uint32_t rank, uint32_t group)
+{
+    uint32_t stage = rank / (engine->world_size / engine->n_stages);
+
+    return engine->role & KVT_ROLE_SCHEDULER
+        ? &engine->stage_groups[(size_t)stage * engine->n_groups + group]
+        : &engine->groups[group];
 }
 
 /* Set engine->keyspaces for all ranks and groups, and engine->max_tag_bytes.  engine->store is

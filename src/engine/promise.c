@@ -117,6 +117,21 @@ guaranteed_where(const struct kvt_seq *seq)
     return seq->engine->reads_ahead && may_search(seq) ? KVT__IN_MEMORY : KVT__GUARANTEED;
 }
 
+/* Return the bytes of a chunk's largest part of a group: stages may have different numbers of
+ * layers. */
+static uint64_t
+largest_part(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
+{
+    uint64_t largest = 0;
+
+    for (uint32_t i = group; i < e->n_stage_groups; i += e->n_groups) {
+        uint64_t bytes = kvt__chunk_bytes(&e->stage_groups[i].view, n_tokens);
+
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
+}
+
 /* Return the number of leading chunks of the hit that fit in host memory together.  A chunk that is
  * guaranteed in storage needs no host memory. */
 static size_t
@@ -135,8 +150,8 @@ n_with_room(struct kvt_seq *seq)
                 (level != KVT__LEVEL_MEMORY &&
                  kvt__store_covers(e->store, KVT__GUARANTEED, level, space)))
                 continue;
-            size_t bytes = kvt__slot_footprint(
-                phase, kvt__chunk_bytes(&e->groups[g].view, seq->chunks[c].n_tokens));
+            size_t bytes = kvt__slot_footprint(phase,
+                                               largest_part(e, g, seq->chunks[c].n_tokens));
             if (bytes > left)
                 return c;
             left -= bytes;

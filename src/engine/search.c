@@ -97,8 +97,8 @@ kvt__search_abandon(struct kvt__search *search)
     unref_locked(search);
 }
 
-/* Find rank and group of a part.  Return false if no probe is needed: all ranks share the object of
- * the first rank. */
+/* Find rank and group of a part.  Return false if no probe is needed: the ranks of a stage share
+ * the object of the stage's first rank. */
 static bool
 find_part(const struct kvt__search *s, size_t part, uint32_t *rank, uint32_t *group)
 {
@@ -107,7 +107,7 @@ find_part(const struct kvt__search *s, size_t part, uint32_t *rank, uint32_t *gr
 
     *rank = i / e->n_groups;
     *group = i % e->n_groups;
-    return !*rank || !e->groups[*group].replicated;
+    return !e->groups[*group].replicated || *rank == kvt__first_of_stage(e, *rank);
 }
 
 /* Fill in a request for the object of a chunk, by its number in s->chunks.  own: memory for
@@ -130,10 +130,10 @@ static void
 enter_unread(struct kvt__search *s, uint32_t group, size_t from, size_t end)
 {
     const struct kvt_engine *e = s->engine;
-    uint32_t n_ranks = e->groups[group].replicated ? 1 : e->world_size;
+    uint32_t step = e->groups[group].replicated ? e->world_size / e->n_stages : 1;
 
     for (size_t c = from; c < end && !atomic_load(&s->is_abandoned); c++) {
-        for (uint32_t rank = 0; rank < n_ranks; rank++) {
+        for (uint32_t rank = 0; rank < e->world_size; rank += step) {
             struct kvt__store_req req = { 0 };
             struct kvt__space own;
 

@@ -191,7 +191,7 @@ class Engine:
     opened = []
 
     def __init__(self, config, role, groups, model, instance=None, local_ranks=0,
-                 staging_bytes=0):
+                 staging_bytes=0, n_stages=1):
         self.store_ = config.store
         self.instance = instance
         self.prefetched = []

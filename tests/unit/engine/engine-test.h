@@ -113,7 +113,7 @@ plain_group(void)
 /* Parameters of an engine.  Fields of 0: both roles, an opaque group, a world of one rank, no
  * settings. */
 struct opening {
-    uint32_t role, n_groups, world_size, rank, local_ranks;
+    uint32_t role, n_groups, world_size, rank, local_ranks, n_stages;
     const struct kvt_group *groups;
     const char *const *settings;
     const char *instance;
@@ -140,6 +140,7 @@ try_open(const char *dir, const struct opening *o, struct kvt_engine **out)
     params.groups = o->groups ? o->groups : &group;
     params.n_groups = o->groups ? o->n_groups : 1;
     params.local_ranks = o->local_ranks;
+    params.n_stages = o->n_stages;
     params.instance = o->instance;
     *out = NULL;
     int err = kvt_engine_open(&params, out);
