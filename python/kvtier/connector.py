@@ -11,6 +11,7 @@ the class forwards each call to its half (vllm_scheduler, vllm_worker).  Support
 to 0.33: the code probes for each difference between these versions.
 """
 
+import contextlib
 import json
 import sys
 
@@ -26,10 +27,11 @@ from . import (
     vllm_digest,
     vllm_model,
     vllm_policy,
+    vllm_stages,
     vllm_staging,
 )
 from .vllm_log import log
-from .vllm_meta import NOTHING
+from .vllm_meta import DESCRIBE, NOTHING, KVConnectorWorkerMetadata, UnusableWorker
 from .vllm_scheduler import Scheduler
 from .vllm_stats import KVTierPromMetrics, KVTierStats
 from .vllm_worker import Worker
@@ -58,6 +60,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         self._scheduler = None
         self._worker = None
+        self._stages = None  # of a scheduler with pipeline parallelism
         transfer = vllm_config.kv_transfer_config
         self._parent = _parent(self, sys._getframe(1))
         if role == KVConnectorRole.SCHEDULER:
@@ -70,11 +73,11 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             log.warning("kvtier: nothing is stored or loaded: this version "
                         "does not support %s", e)
         finally:
-            config.close()
+            if not self._stages:
+                config.close()
 
     def _open(self, vllm_config, role, kv_cache_config, config):
         vllm_model.check_supported(vllm_config, kv_cache_config)
-        transfer = vllm_config.kv_transfer_config
         settings = config.values()
         if CacheHitSource is not None:
             self._storage = _storage_source(settings)
@@ -85,39 +88,54 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             raise vllm_model.Unsupported(
                 "several KV cache groups, or one of sliding windows, in this vLLM, "
                 "which has no way to report a failed load of them")
-        scheduler = role == KVConnectorRole.SCHEDULER
-        rank = 0 if scheduler else vllm_config.parallel_config.rank
+        if KVConnectorWorkerMetadata is object and vllm_model.n_stages(vllm_config) > 1:
+            raise vllm_model.Unsupported(
+                "pipeline parallelism in this vLLM, in which workers cannot report to the "
+                "scheduler")
+        if role == KVConnectorRole.SCHEDULER:
+            self._open_scheduler(vllm_config, kv_cache_config, config, settings, infos)
+            return
+        model = vllm_model.model(vllm_config, kv_cache_config,
+                                 vllm_config.parallel_config.rank, "")
+        staging_bytes = _staging_bytes(vllm_config, settings, infos)
+        engine = _engine(vllm_config, config, _lib.ROLE_WORKER, [infos], model,
+                         staging_bytes)
+        adapters = None
+        if getattr(vllm_config, "lora_config", None):
+            adapters = vllm_adapters.watch(sys._getframe(1))
+        self._worker = Worker(
+            engine, infos, kv_cache_config.num_blocks, adapters,
+            (staging_bytes, int(settings.get("blocking_timeout_secs") or 0)), model.rank)
+
+    def _open_scheduler(self, vllm_config, kv_cache_config, config, settings, infos):
+        """Open the scheduler's half.  With pipeline parallelism, self._stages opens the half
+        later, and config stays open until then."""
         # Workers need no fingerprint: the scheduler's chunks carry the weights id.
-        fingerprint = (vllm_digest.fingerprint(vllm_config, settings) if scheduler
-                       else "")
-        staging_bytes = 0
-        if vllm_model.is_staged(vllm_model.device_type(vllm_config)):
-            staging_bytes = vllm_staging.staging_bytes(
-                infos, float(settings.get("max_local_cpu_size") or 0) * (1 << 30))
-        engine = _lib.Engine(
-            config,
-            _lib.ROLE_SCHEDULER if scheduler else _lib.ROLE_WORKER,
-            [info.to_c() for info in infos],
-            vllm_model.model(vllm_config, kv_cache_config, rank, fingerprint or ""),
-            transfer.engine_id, vllm_model.local_ranks(vllm_config), staging_bytes)
-        if scheduler:
-            if fingerprint is None:
+        fingerprint = vllm_digest.fingerprint(vllm_config, settings)
+        model = vllm_model.model(vllm_config, kv_cache_config, 0, fingerprint or "")
+        transfer = vllm_config.kv_transfer_config
+        n_stages = vllm_model.n_stages(vllm_config)
+        vllm_model.tell_hosts(vllm_config)
+
+        def open_scheduler(stages, reset):
+            with contextlib.closing(config):
+                engine = _engine(vllm_config, config, _lib.ROLE_SCHEDULER, stages, model,
+                                 max(_staging_bytes(vllm_config, settings, stage)
+                                     for stage in stages))
+            if reset or fingerprint is None:
                 engine.reset()  # to random weights of this engine alone
-            vllm_model.tell_hosts(vllm_config)
-            self._scheduler = Scheduler(
+            return Scheduler(
                 engine, infos, settings, can_load=transfer.is_kv_consumer,
                 can_save=transfer.is_kv_producer,
-                n_ranks=vllm_config.parallel_config.world_size,
+                n_ranks=vllm_config.parallel_config.world_size, n_stages=n_stages,
                 # MultiConnector passes the answer of one connector only.
                 hands_off=self._parent is None,
                 events=_events(engine, infos, settings, vllm_config, kv_cache_config))
+        if n_stages > 1:
+            self._stages = vllm_stages.Stages(
+                infos, n_stages, model.world_size, open_scheduler)
         else:
-            adapters = None
-            if getattr(vllm_config, "lora_config", None):
-                adapters = vllm_adapters.watch(sys._getframe(1))
-            self._worker = Worker(
-                engine, infos, kv_cache_config.num_blocks, adapters,
-                (staging_bytes, int(settings.get("blocking_timeout_secs") or 0)))
+            self._scheduler = open_scheduler([infos], False)
 
     @property
     def requires_kv_delivery(self):
@@ -160,7 +178,10 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         return results
 
     def build_connector_worker_meta(self):
-        return self._worker.report() if self._worker else None
+        describe = self._connector_metadata is DESCRIBE
+        if self._worker:
+            return self._worker.report(describe)
+        return UnusableWorker() if describe else None
 
     def get_block_ids_with_load_errors(self):
         return self._worker.take_bad_blocks() if self._worker else set()
@@ -172,9 +193,9 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.new_request(request)
 
     def get_num_new_matched_tokens(self, request, num_computed_tokens):
-        if not self._scheduler:
-            return 0, False
-        return self._scheduler.matched_tokens(request, num_computed_tokens)
+        if self._scheduler:
+            return self._scheduler.matched_tokens(request, num_computed_tokens)
+        return self._stages.matched_tokens() if self._stages else (0, False)
 
     def get_external_cache_hit_sources(self, request, num_external_tokens):
         """{CacheHitSource: tokens}; vLLM asks after update_state_after_alloc()."""
@@ -190,13 +211,16 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.allocated(request, blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output):
-        if not self._scheduler:
-            return NOTHING
-        return self._scheduler.build_meta(scheduler_output)
+        if self._scheduler:
+            return self._scheduler.build_meta(scheduler_output)
+        return DESCRIBE if self._stages and self._stages.waiting else NOTHING
 
     def update_connector_output(self, connector_output):
         if self._scheduler:
             self._scheduler.received(connector_output)
+        elif self._stages:
+            self._scheduler = self._stages.received(
+                connector_output.kv_connector_worker_meta)
 
     def request_finished(self, request, block_ids):
         return False, self._scheduler.finished(request) if self._scheduler else None
@@ -211,7 +235,8 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         return bool(self._scheduler) and self._scheduler.has_events()
 
     def reset_cache(self):
-        return self._scheduler.reset() if self._scheduler else True
+        half = self._scheduler or self._stages
+        return half.reset() if half else True
 
     # ------------------------------------------------------------------ both
 
@@ -231,7 +256,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
 
     def shutdown(self):
         half = self._scheduler or self._worker
-        self._scheduler = self._worker = None
+        self._scheduler = self._worker = self._stages = None
         if half:
             half.shutdown()
 
@@ -243,6 +268,21 @@ def _events(engine, infos, settings, vllm_config, kv_cache_config):
         return None
     from .vllm_events import open_events
     return open_events(engine, infos, settings, vllm_config, kv_cache_config)
+
+
+def _staging_bytes(vllm_config, settings, infos):
+    if not vllm_model.is_staged(vllm_model.device_type(vllm_config)):
+        return 0
+    return vllm_staging.staging_bytes(
+        infos, float(settings.get("max_local_cpu_size") or 0) * (1 << 30))
+
+
+def _engine(vllm_config, config, role, stages, model, staging_bytes):
+    """stages: the groups of each stage that this process describes, as GroupInfo."""
+    return _lib.Engine(config, role, [info.to_c() for infos in stages for info in infos],
+                       model, vllm_config.kv_transfer_config.engine_id,
+                       vllm_model.local_ranks(vllm_config), staging_bytes,
+                       vllm_model.n_stages(vllm_config))
 
 
 def _storage_source(settings):

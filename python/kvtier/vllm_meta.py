@@ -39,6 +39,8 @@ class KVTierMetadata(KVConnectorMetadata):
     def __reduce__(self):
         if self is NOTHING:
             return "NOTHING"
+        if self is DESCRIBE:
+            return "DESCRIBE"
         return KVTierMetadata, (self.loads, self.saves, self.prefetches,
                                 self.cancel, self.load_adapters,
                                 self.adapter_saves)
@@ -46,6 +48,10 @@ class KVTierMetadata(KVConnectorMetadata):
 
 # The message of a step without work.  Unpickling returns this object.
 NOTHING = KVTierMetadata()
+
+# The message of a step in which each worker reports its layers.  Unpickling returns this
+# object.
+DESCRIBE = KVTierMetadata()
 
 
 class UnusableWorker(KVConnectorWorkerMetadata):
@@ -67,3 +73,15 @@ class AdapterLoads(KVConnectorWorkerMetadata):
         if isinstance(other, UnusableWorker):
             return other
         return AdapterLoads(self.loads + other.loads)
+
+
+class StageLayers(KVConnectorWorkerMetadata):
+    """A worker's answer to DESCRIBE: {rank: names of the layers of each KV cache group}."""
+
+    def __init__(self, layers):
+        self.layers = layers
+
+    def aggregate(self, other):
+        if isinstance(other, UnusableWorker):
+            return other
+        return StageLayers({**self.layers, **other.layers})

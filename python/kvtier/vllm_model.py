@@ -6,6 +6,7 @@ the workers must compute equal descriptions, so no function here depends on the 
 """
 
 import collections
+import copy
 import hashlib
 import math
 
@@ -66,6 +67,12 @@ class GroupInfo:
             return start // self.window * self.window
         return max(0, start - self.window + 1) if self.window else 0
 
+    def with_layers(self, layers):
+        """Return the description of the same group in another stage."""
+        info = copy.copy(self)
+        info.layers = layers
+        return info
+
     def to_c(self):
         return _lib.Group(
             kind=self.kind,
@@ -96,8 +103,7 @@ def is_staged(device):
 def check_supported(vllm_config, kv_cache_config):
     """Raise Unsupported if tokens alone do not identify the content of a block."""
     parallel = vllm_config.parallel_config
-    for name in ("pipeline_parallel_size", "decode_context_parallel_size",
-                 "prefill_context_parallel_size"):
+    for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if (getattr(parallel, name, 1) or 1) > 1:
             raise Unsupported("%s > 1" % name)
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
@@ -107,7 +113,10 @@ def check_supported(vllm_config, kv_cache_config):
         raise Unsupported("a model without KV cache")
     if len(kv_cache_config.kv_cache_groups) > _MAX_GROUPS:
         raise Unsupported("%d KV cache groups" % len(kv_cache_config.kv_cache_groups))
-    for group in kv_cache_config.kv_cache_groups:
+    for number, group in enumerate(kv_cache_config.kv_cache_groups):
+        if n_stages(vllm_config) > 1 and not group.layer_names:
+            raise Unsupported("pipeline parallelism that gives a stage no layer of KV cache "
+                              "group %d" % number)
         spec = group.kv_cache_spec
         # Compare the class: a FullAttentionSpec may have a sliding_window and still keep
         # all blocks.
@@ -168,7 +177,7 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
         else:  # two kinds of FP8 are both bytes
             info.layout = getattr(vllm_config.cache_config, "cache_dtype", "auto")
         info.layers = list(group.layer_names)
-        # Every rank computes the whole latent vector of MLA.
+        # Every rank of a stage computes the whole latent vector of MLA.
         info.replicated = int(
             type(spec).__name__ == _MLA
             and vllm_config.parallel_config.tensor_parallel_size > 1)
@@ -294,8 +303,7 @@ def kv_dtype(kv_cache_config):
 def model(vllm_config, kv_cache_config, rank, fingerprint):
     """Return the _lib.Model of this process's rank."""
     config = vllm_config.model_config
-    parallel = vllm_config.parallel_config
-    world = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+    world = n_ranks(vllm_config)
     return _lib.Model(
         name=config.model.encode(),
         fingerprint=fingerprint.encode(),
@@ -303,6 +311,16 @@ def model(vllm_config, kv_cache_config, rank, fingerprint):
         world_size=world,
         rank=rank % world,
     )
+
+
+def n_stages(vllm_config):
+    """Return the number of stages of pipeline parallelism."""
+    return getattr(vllm_config.parallel_config, "pipeline_parallel_size", 1) or 1
+
+
+def n_ranks(vllm_config):
+    """Return the number of workers of one engine.  vLLM numbers the workers stage by stage."""
+    return vllm_config.parallel_config.tensor_parallel_size * n_stages(vllm_config)
 
 
 def _hosts(parallel):
@@ -313,19 +331,17 @@ def _hosts(parallel):
 
 def local_ranks(vllm_config):
     """Return the number of workers on each host."""
-    parallel = vllm_config.parallel_config
-    return max(1, parallel.tensor_parallel_size // _hosts(parallel))
+    return max(1, n_ranks(vllm_config) // _hosts(vllm_config.parallel_config))
 
 
 def tell_hosts(vllm_config):
     """Warn if the ranks run on several hosts: a hit needs every rank's chunk, and the
     scheduler sees only the scheduler's own host."""
-    parallel = vllm_config.parallel_config
-    if local_ranks(vllm_config) < parallel.tensor_parallel_size:
-        log.warning("kvtier: tensor parallelism over %d hosts: of other hosts' ranks "
+    if local_ranks(vllm_config) < n_ranks(vllm_config):
+        log.warning("kvtier: an engine over %d hosts: of other hosts' ranks "
                     "this scheduler sees neither host memory nor local directories; "
                     "chunks are found again only in a directory that all hosts share "
-                    "(remote_url: fs:///DIRECTORY)", _hosts(parallel))
+                    "(remote_url: fs:///DIRECTORY)", _hosts(vllm_config.parallel_config))
 
 
 def views(kv_caches, infos, n_blocks):

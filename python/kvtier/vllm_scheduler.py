@@ -48,7 +48,7 @@ class _Request:
 
 class Scheduler:
     def __init__(self, engine, infos, settings, can_load, can_save, n_ranks=1,
-                 hands_off=True, events=None):
+                 n_stages=1, hands_off=True, events=None):
         self._engine = engine
         self._events = events  # vllm_events.Events, or None
         self._infos = infos
@@ -70,6 +70,8 @@ class Scheduler:
         self._load_adapters = {}
         self._prefetches = []
         self._cancel = False
+        # vLLM schedules at most so many steps before it learns the result of the first.
+        self._most_steps = n_stages + 1
         self._distrusted_steps = 0
         self._digests = vllm_adapters.Digests()
         self._adapters = vllm_adapters.Contents()
@@ -328,10 +330,10 @@ class Scheduler:
 
     def _distrust(self, output, resumed):
         """Do not save requests that start in a step with another connector's synchronous
-        loads, or in the next step: vLLM learns of a failed load only after KV of this step,
-        and with overlapping batches of the next step, is saved."""
+        loads, or in one of the next steps: vLLM learns of a failed load only after KV of
+        this step, and of the steps that overlap, is saved."""
         if getattr(output, "has_sync_kv_loads", False):
-            self._distrusted_steps = 2
+            self._distrusted_steps = self._most_steps
         if not self._distrusted_steps:
             return
         self._distrusted_steps -= 1

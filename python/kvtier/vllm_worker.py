@@ -8,7 +8,7 @@ library does not reach passes through vllm_staging.
 
 from . import _lib, _testhook, vllm_adapters
 from .vllm_log import log
-from .vllm_meta import NOTHING, AdapterLoads, UnusableWorker
+from .vllm_meta import NOTHING, AdapterLoads, StageLayers, UnusableWorker
 from .vllm_model import NULL_BLOCK, Unsupported, is_staged, views
 from .vllm_staging import Staging
 from .vllm_stats import Collector
@@ -40,10 +40,12 @@ class _Loading:
 
 
 class Worker:
-    def __init__(self, engine, infos, n_blocks, adapters=None, staging=(0, 0)):
+    def __init__(self, engine, infos, n_blocks, adapters=None, staging=(0, 0),
+                 rank=0):
         self._engine = engine
         self._mover = engine  # copies the blocks: the engine, or a Staging
         self._staging = staging  # bytes, and maximum seconds of a load
+        self._rank = rank
         self._infos = infos
         self._n_blocks = n_blocks
         self._adapters = adapters  # the return value of vllm_adapters.watch()
@@ -213,11 +215,13 @@ class Worker:
         bad, self._bad_blocks = self._bad_blocks, set()
         return bad
 
-    def report(self):
-        """Return an UnusableWorker for the scheduler if register() failed, an AdapterLoads
-        if adapters were loaded, else None."""
+    def report(self, describe=False):
+        """Return an UnusableWorker for the scheduler if register() failed, else a StageLayers
+        if the scheduler sent DESCRIBE, an AdapterLoads if adapters were loaded, or None."""
         if not self._ready:
             return UnusableWorker()
+        if describe:
+            return StageLayers({self._rank: [info.layers for info in self._infos]})
         loads = vllm_adapters.take_unreported()
         return AdapterLoads(loads) if loads else None
 

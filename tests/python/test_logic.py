@@ -61,10 +61,10 @@ class Halves(unittest.TestCase):
         self.addCleanup(fake.install(_lib, self.store))
         self.infos = [info()]
 
-    def scheduler(self, **settings):
+    def scheduler(self, n_stages=1, **settings):
         engine = _lib.Engine(self.store.config(), _lib.ROLE_SCHEDULER,
                              [i.to_c() for i in self.infos], None)
-        return Scheduler(engine, self.infos, settings, True, True)
+        return Scheduler(engine, self.infos, settings, True, True, n_stages=n_stages)
 
     def worker(self):
         engine = _lib.Engine(self.store.config(), _lib.ROLE_WORKER,
@@ -319,20 +319,23 @@ class Halves(unittest.TestCase):
         self.assertEqual(half.matched_tokens(other, 0), (40, True))
 
     def test_tokens_loaded_by_another_connector_are_not_saved(self):
-        half = self.scheduler()
-        self.store.answer = 0
-        table = {name: (list(range(1, 17)),) for name in "abcd"}
-        saved = {}
-        for name, synchronous in (("a", False), ("b", True), ("c", False), ("d", False)):
-            half.matched_tokens(request(name), 0)
-            step = output({name: 61}, table)
-            step.scheduled_new_reqs = [Object(req_id=name)]
-            step.has_sync_kv_loads = synchronous
-            saved[name] = half.build_meta(step) is not vllm_meta.NOTHING
-        # With overlapping batches c may share blocks with b before b's load has failed.
-        self.assertEqual(saved, {"a": True, "b": False, "c": False, "d": True})
-        half.build_meta(output({"b": 61}, table, resumed=["b"]))
-        self.assertNotIn("b", half._saving)
+        # With overlapping batches c may share blocks with b before b's load has failed.  With
+        # stages more batches overlap: as many as there are stages, and one more.
+        for n_stages, expected in ((1, "adef"), (2, "aef"), (4, "a")):
+            half = self.scheduler(n_stages=n_stages)
+            self.store.answer = 0
+            table = {name: (list(range(1, 17)),) for name in "abcdef"}
+            saved = ""
+            for name in "abcdef":
+                half.matched_tokens(request(name), 0)
+                step = output({name: 61}, table)
+                step.scheduled_new_reqs = [Object(req_id=name)]
+                step.has_sync_kv_loads = name == "b"
+                if half.build_meta(step) is not vllm_meta.NOTHING:
+                    saved += name
+            self.assertEqual(saved, expected)
+            half.build_meta(output({"b": 61}, table, resumed=["b"]))
+            self.assertNotIn("b", half._saving)
 
     def test_the_null_block_is_never_named_as_failed(self):
         for window, named in ((0, ({"a"}, set(), {5})), (10, ({"a"}, {"a"}, set()))):
@@ -496,10 +499,10 @@ class Model(unittest.TestCase):
                 (mla, {}, "kind SlidingWindowMLASpec"),
                 (type("MambaSpec", (Spec,), {})(), {}, "kind MambaSpec"),
                 (narrow, {}, "a sliding window of 1"),
-                (FullAttentionSpec(), {"pipeline_parallel_size": 2},
-                 "pipeline_parallel_size > 1"),
                 (FullAttentionSpec(), {"decode_context_parallel_size": 2},
-                 "decode_context_parallel_size > 1")):
+                 "decode_context_parallel_size > 1"),
+                (FullAttentionSpec(), {"prefill_context_parallel_size": 2},
+                 "prefill_context_parallel_size > 1")):
             with self.assertRaisesRegex(vllm_model.Unsupported, why):
                 vllm_model.check_supported(self.config(**parallel),
                                            self.cache(spec))
@@ -512,6 +515,25 @@ class Model(unittest.TestCase):
         silent = self.config()
         del silent.cache_config.enable_prefix_caching
         vllm_model.check_supported(silent, self.cache(MLAAttentionSpec()))
+
+    def test_each_stage_needs_layers_of_each_group(self):
+        config = self.config(pipeline_parallel_size=2)
+        cache = self.cache(FullAttentionSpec(), SlidingWindowSpec())
+        vllm_model.check_supported(config, cache)
+        cache.kv_cache_groups[1].layer_names = []
+        with self.assertRaisesRegex(vllm_model.Unsupported, "KV cache group 1"):
+            vllm_model.check_supported(config, cache)
+        vllm_model.check_supported(self.config(), cache)
+
+    def test_ranks_are_numbered_in_one_engine(self):
+        """vLLM numbers the ranks stage by stage, and LMCache's keys have the number."""
+        config = self.config(tensor_parallel_size=2, pipeline_parallel_size=3,
+                             data_parallel_size=2, enable_expert_parallel=True)
+        config.model_config = Object(model="m")
+        cache = self.cache(Object(dtype="torch.bfloat16"))
+        models = [vllm_model.model(config, cache, rank, "") for rank in (0, 5, 6, 11)]
+        self.assertEqual([(model.world_size, model.rank) for model in models],
+                         [(6, 0), (6, 5), (6, 0), (6, 5)])
 
     def test_ranks_of_tensor_parallel_mla_have_equal_chunks(self):
         cache = self.cache(FullAttentionSpec(), MLAAttentionSpec())
@@ -530,6 +552,8 @@ class Model(unittest.TestCase):
             config = self.config(tensor_parallel_size=8, nnodes=4,
                                  nnodes_within_dp=hosts)
             self.assertEqual(vllm_model.local_ranks(config), ranks)
+            config.parallel_config.pipeline_parallel_size = 2
+            self.assertEqual(vllm_model.local_ranks(config), 2 * ranks)
         self.assertEqual(vllm_model.local_ranks(self.config()), 1)
 
     def test_ranks_on_several_hosts_are_one_warning(self):
@@ -540,7 +564,10 @@ class Model(unittest.TestCase):
         self.assertIn("over 2 hosts", said.output[0])
         with mock.patch.object(vllm_model.log, "warning") as said:
             vllm_model.tell_hosts(self.config(tensor_parallel_size=8))
-        said.assert_not_called()
+            said.assert_not_called()
+            vllm_model.tell_hosts(self.config(pipeline_parallel_size=2,
+                                              nnodes_within_dp=2))
+            said.assert_called_once()
 
     def test_only_the_class_decides_that_blocks_leave_a_window(self):
         full, sliding = vllm_model.groups(self.config(), self.cache(

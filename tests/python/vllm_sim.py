@@ -187,7 +187,7 @@ class Sim:
         self.depth = depth
         self.fail_rate = fail_rate
         self.store = store
-        self.config = vllm_config(depth, **config)
+        self.config = self._configure(depth, **config)
         self.config.cache_config.num_gpu_blocks = n_blocks
         if device:
             self.config.device_config.device_type = device
@@ -205,38 +205,53 @@ class Sim:
         self.connector = kvtiers(self.top)
         if not tell_blocks:
             self._hide_block_state()
-        self.worker_top = type(self.top)(self.config, KVConnectorRole.WORKER,
-                                         self.cache)
-        self.worker = kvtiers(self.worker_top)
-        self.engine = self.worker._worker._engine
-        # All groups share one memory, as in vLLM.
-        self.memory = [torch.zeros(n_blocks, 1, BLOCK, 2, pin_memory=bool(device))
-                       for _ in range(LAYERS)]
-        # The model computes in host memory, and the KV is on the device between the steps.
-        self.on_device = [m.to(device) for m in self.memory] if device else []
-        self.cells = [m.view(torch.int64).view(n_blocks, BLOCK).numpy()
-                      for m in self.memory]  # numpy reads a single number faster than torch
-        self.worker_top.register_kv_caches({
-            name: (self.on_device or self.memory)[layer] for group in self.cache.kv_cache_groups
-            for layer, name in enumerate(group.layer_names)})
+        self.tables = {}
+        self.memory, self.on_device = [], []
+        self._start_workers(device)
         self.fake = isinstance(self.engine, fake.Engine)
         if self.fake:
             self.engine.before_scatter = self._check_owner
             self.engine.before_store = self._check_saved
-        else:
+        elif self.connector._scheduler:
             self.sequences = Sequences(self.connector._scheduler._engine)
         self.expected = {}  # chunk prefix -> (tokens up to the chunk's end, weights)
         self.weights = 0  # of steps scheduled from now on
         self.era = 0  # samples of steps from an earlier era are dropped
         self.prompts = {}
         self.tokens = {}
-        self.tables = {}
         self.flying = []
         self.finished = {}
         self.hits = {}
         self.saved = 0
         self.stats = []  # the connectors' statistics for vLLM's front end
         self.sources = collections.Counter()  # tokens of hits by vLLM's name of a medium
+
+    def _configure(self, depth, **config):
+        return vllm_config(depth, **config)
+
+    def _start_workers(self, device):
+        self.worker_top, self.memory, self.on_device, self.cells = self._start_worker(
+            self.config, self.cache, device)
+        self.worker = kvtiers(self.worker_top)
+        self.engine = self.worker._worker._engine
+        self.first_layer = 0  # number of the model's layer in cells[0]
+
+    def _start_worker(self, config, cache, device=None):
+        """Return (the worker's connector, the memory of each layer in the host, the same on
+        the device or [], the memory in the host as numbers)."""
+        n = max(len(group.layer_names) for group in cache.kv_cache_groups)
+        top = type(self.top)(config, KVConnectorRole.WORKER, cache)
+        # All groups share one memory, as in vLLM.
+        memory = [torch.zeros(cache.num_blocks, 1, BLOCK, 2, pin_memory=bool(device))
+                  for _ in range(n)]
+        # The model computes in host memory, and the KV is on the device between the steps.
+        on_device = [m.to(device) for m in memory] if device else []
+        top.register_kv_caches({
+            name: (on_device or memory)[layer] for group in cache.kv_cache_groups
+            for layer, name in enumerate(group.layer_names)})
+        # numpy reads a single number faster than torch
+        return top, memory, on_device, [
+            m.view(torch.int64).view(cache.num_blocks, BLOCK).numpy() for m in memory]
 
     def _hide_block_state(self):
         """Hide the block ids, like vLLM versions that send only new block ids."""
@@ -340,7 +355,10 @@ class Sim:
             assert at_most, "the engine does not come to rest"
 
     def _execute(self, output):
-        worker = self.worker_top
+        self._update(output, *self._run_worker(self.worker_top, output))
+
+    def _run_worker(self, worker, output):
+        """Execute a step as vLLM's worker.  Return (the connector's output, samples)."""
         meta = pickle.loads(pickle.dumps(output.kv_connector_metadata))
         worker.handle_preemptions(meta)
         worker.bind_connector_metadata(meta)
@@ -365,6 +383,10 @@ class Sim:
             **results, **more, invalid_block_ids=bad,
             kv_connector_stats=worker.get_kv_connector_stats())
         worker.clear_connector_metadata()
+        return kv, sampled
+
+    def _update(self, output, kv, sampled):
+        """Give the result of a step to vLLM's scheduler."""
         names = list(output.num_scheduled_tokens)
         done = self.scheduler.update_from_output(output, ModelRunnerOutput(
             req_ids=names, req_id_to_index={n: i for i, n in enumerate(names)},
@@ -420,7 +442,7 @@ class Sim:
             if isinstance(window, Pieces):
                 oldest = start // window * window
             for layer, cells in enumerate(self.cells):
-                kv = kv_of(tokens[:start + n], group, layer, weights)
+                kv = kv_of(tokens[:start + n], group, self.first_layer + layer, weights)
                 for at in range(oldest, start):
                     got = int(cells[table[at // BLOCK], at % BLOCK])
                     assert got == kv[at], (
@@ -429,7 +451,10 @@ class Sim:
                     block = table[at // BLOCK]
                     assert block > 0
                     cells[block, at % BLOCK] = kv[at]
-        if start + n < len(tokens):
+        return self._sample(tokens, start + n, stale)
+
+    def _sample(self, tokens, computed, stale):
+        if computed < len(tokens):
             return []
         token = 3 + kv_of(tokens, 0, 0)[-1] % 1000
         tokens.append(token)
