@@ -140,6 +140,40 @@ the_shape_of_opaque_chunks(void **state)
     fixture_fini(&f);
 }
 
+/* LMCache's world size counts the ranks of all stages, and its shape the layers of the stage. */
+static void
+stages_have_the_names_and_the_shapes_of_lmcache(void **state)
+{
+    struct kvt_group groups[] = { plain_group(), plain_group() };
+    struct opening opening = { .role = KVT_ROLE_SCHEDULER, .groups = groups, .n_groups = 1,
+                               .world_size = 4, .n_stages = 2 };
+    struct kvt_chunk chunk = { .n_tokens = CHUNK };
+    struct fixture f;
+    char text[64];
+
+    (void)state;
+    for (uint32_t s = 0; s < 2; s++) {
+        groups[s].format = KVT_FORMAT_2LTD;
+        groups[s].n_heads = 4;
+        groups[s].head_bytes = 64;
+        groups[s].n_layers = 1 + s;
+        groups[s].layers = s ? "1,2" : "0";
+    }
+    fixture_init(&f);
+    f.engine = must_open(&f, &opening);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        const struct kvt__space *space = &kvt__keyspace(f.engine, rank, 0)->space;
+        struct kvt__store_req req = { 0 };
+
+        snprintf(text, sizeof text, "test/model@4@%u@@bfloat16", rank);
+        assert_string_equal(space->text, text);
+        kvt__fill_request(f.engine, rank, 0, space, &chunk, &req);
+        assert_int_equal(req.shape.dims[1], 1 + rank / 2);
+        assert_int_equal(req.bytes, 2 * (1 + rank / 2) * CHUNK * 4 * 64);
+    }
+    fixture_fini(&f);
+}
+
 int
 main(void)
 {
@@ -148,6 +182,7 @@ main(void)
         cmocka_unit_test(the_digest_of_groups_in_the_form_of_lmcache),
         cmocka_unit_test(the_shape_of_each_dtype),
         cmocka_unit_test(the_shape_of_opaque_chunks),
+        cmocka_unit_test(stages_have_the_names_and_the_shapes_of_lmcache),
     };
 
     kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
