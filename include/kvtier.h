@@ -714,7 +714,8 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
 KVT_API void
 kvt_seq_in_memory(const struct kvt_seq *seq, size_t first, size_t n, uint8_t *out);
 
-/* End the leases of a lookup.  Does nothing without a lookup. */
+/* End the leases of a lookup.  Does nothing without a lookup.  A later lookup asks the tiers again,
+ * and so finds what another host has stored meanwhile. */
 KVT_API void kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq);
 
 /* -------------------------------------------- engine: store and load, worker */

@@ -456,11 +456,16 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
 void
 kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
 {
+    struct kvt__promise *p = &seq->promise;
+
     if (kvt__engine_check(engine, "kvt_engine_release"))
         return;
     kvt__hit_unlease(seq, 0);
-    seq->promise.state = KVT__PROMISE_NONE;
-    seq->promise.begun_ns = 0;
+    kvt__search_abandon(p->search);
+    p->search = NULL;
+    p->started_searches = p->n_window_searches = 0;
+    p->state = KVT__PROMISE_NONE;
+    p->begun_ns = 0;
 }
 
 /* Return true if all leases of a chunk are leases of host memory, and the chunk has a lease. */

@@ -58,7 +58,8 @@ struct kvt__promise {
                               * the last arrival of a chunk */
 
     struct kvt__search *search; /* the last search; NULL: none */
-    uint32_t started_searches;  /* kinds of the started searches: bits of enum kvt__search_kind */
+    uint32_t started_searches;  /* kinds of the searches started since the last release: bits of
+                                 * enum kvt__search_kind */
     uint32_t n_window_searches; /* number of started searches KVT__SEARCH_WINDOWS */
     bool counted;               /* the counters of lookups include the sequence */
 };
