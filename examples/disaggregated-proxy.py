@@ -10,19 +10,27 @@ aiohttp, which vLLM installs.
 """
 import argparse
 import itertools
+import json
 import sys
 
 import aiohttp
 from aiohttp import web
 
 ASK = {"do_remote_decode": True, "do_remote_prefill": False}
+FORWARDED = ("Content-Type", "Authorization")
 NOT_FORWARDED = ("content-length", "transfer-encoding", "connection", "content-encoding")
+
+
+def params_of(message):
+    """Return the kv_transfer_params of a request or an answer, {} without any."""
+    params = message.get("kv_transfer_params") if isinstance(message, dict) else None
+    return params if isinstance(params, dict) else {}
 
 
 def prefill_body(body):
     """Return the request for the prefill server: the same prompt, one token of an answer."""
     more = dict(body, stream=False, max_tokens=1, n=1,
-                kv_transfer_params={**(body.get("kv_transfer_params") or {}), **ASK})
+                kv_transfer_params={**params_of(body), **ASK})
     more.pop("stream_options", None)
     more.pop("min_tokens", None)
     if "max_completion_tokens" in body:
@@ -43,34 +51,52 @@ class Proxy:
             yield
 
     async def generate(self, request):
-        body = await request.json()
+        data = await request.read()
+        try:
+            body = json.loads(data)
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):  # the decode server says what is wrong
+            return await self.forward(request)
         params = await self.prefilled(request.path, body)
         if params:
-            body["kv_transfer_params"] = {**(body.get("kv_transfer_params") or {}), **params}
-        return await self.forward(request, json=body)
+            body["kv_transfer_params"] = {**params_of(body), **params}
+            data = json.dumps(body).encode()
+        return await self.forward(request, data)
 
     async def prefilled(self, path, body):
-        """Return what the prefill server tells the decode server; None after a failure: the
+        """Return what the prefill server tells the decode server; {} after a failure: the
         decode server then computes the prompt."""
         try:
             async with self.session.post(next(self.prefill) + path,
                                          json=prefill_body(body)) as answer:
-                return (await answer.json()).get("kv_transfer_params")
+                return params_of(await answer.json())
         except (aiohttp.ClientError, ValueError) as e:
             print(f"The prefill server failed: {e!r}", file=sys.stderr)
-            return None
+            return {}
 
-    async def forward(self, request, **more):
-        async with self.session.request(request.method, next(self.decode) + request.path_qs,
-                                        **more) as answer:
-            headers = {name: value for name, value in answer.headers.items()
-                       if name.lower() not in NOT_FORWARDED}
-            response = web.StreamResponse(status=answer.status, headers=headers)
-            await response.prepare(request)
-            async for piece in answer.content.iter_any():
-                await response.write(piece)
-            await response.write_eof()
-            return response
+    async def forward(self, request, data=None):
+        data = await request.read() if data is None else data
+        headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
+        try:
+            async with self.session.request(
+                    request.method, next(self.decode) + request.path_qs, data=data,
+                    headers=headers) as answer:
+                return await copy(request, answer)
+        except aiohttp.ClientConnectorError as e:
+            return web.json_response({"error": f"The decode server failed: {e}"}, status=502)
+
+
+async def copy(request, answer):
+    """Send a server's answer to the client, piece by piece."""
+    headers = {name: value for name, value in answer.headers.items()
+               if name.lower() not in NOT_FORWARDED}
+    response = web.StreamResponse(status=answer.status, headers=headers)
+    await response.prepare(request)
+    async for piece in answer.content.iter_any():
+        await response.write(piece)
+    await response.write_eof()
+    return response
 
 
 def main():
@@ -86,7 +112,8 @@ def main():
     app.router.add_post("/v1/completions", proxy.generate)
     app.router.add_post("/v1/chat/completions", proxy.generate)
     app.router.add_route("*", "/{path:.*}", proxy.forward)
-    web.run_app(app, host=args.host, port=args.port, print=None)
+    # A client that leaves ends its request in the servers.
+    web.run_app(app, host=args.host, port=args.port, print=None, handler_cancellation=True)
 
 
 if __name__ == "__main__":
