@@ -199,33 +199,46 @@ class Staging:
                     self._save(group, (number, chunk, tags), ids)
 
     def _save(self, group, about, ids):
-        unit = self._save_units.get()
+        unit, event = self._save_units.get(), None
         try:
             self._read(group, unit, ids)
         except RuntimeError as e:
             self._warn("a chunk is not stored", e)
             about = None
-        self._saves.put((self._mark(), unit, about, len(ids)))
+        try:  # also after a failure: the device may still write the unit
+            event = self._mark()
+        except RuntimeError as e:
+            self._warn("a chunk is not stored", e)
+            about = None
+        self._saves.put((event, unit, about, len(ids)))
 
     def _run(self):
         """Hand each saved unit to the engine, which copies the unit."""
-        set_device = getattr(self._module, "set_device", None)
-        if set_device is not None and self._device.index is not None:
-            set_device(self._device.index)
+        is_set = False
         while True:
             save = self._saves.get()
             if save is None:
                 return
-            event, unit, about, n = save
-            try:
-                if event is not None:
-                    event.synchronize()
-                if about is not None:
-                    number, chunk, tags = about
-                    self._engine.store([(number, chunk, self._slots(number, unit, n), tags)])
-            except (RuntimeError, OSError, ValueError) as e:
+            try:  # a unit that did not return would stop vLLM's steps
+                if not is_set:
+                    self._set_device()
+                    is_set = True
+                self._hand_over(*save)
+            except Exception as e:
                 self._warn("a chunk is not stored", e)
-            self._save_units.put(unit)
+            self._save_units.put(save[1])
+
+    def _set_device(self):
+        set_device = getattr(self._module, "set_device", None)
+        if set_device is not None and self._device.index is not None:
+            set_device(self._device.index)
+
+    def _hand_over(self, event, unit, about, n):
+        if event is not None:
+            event.synchronize()
+        if about is not None:
+            number, chunk, tags = about
+            self._engine.store([(number, chunk, self._slots(number, unit, n), tags)])
 
     def _slots(self, number, unit, n):
         """Return the ids of a unit's first n blocks."""

@@ -80,6 +80,12 @@ class Pieces(unittest.TestCase):
         self.save(10)  # through 2 units
         self.assertEqual(len(self.store.chunks), 10)
 
+    def test_an_engine_that_fails_in_any_way_keeps_no_unit(self):
+        for error in OSError, MemoryError, AttributeError:
+            with mock.patch.object(self.engine, "store", side_effect=error("no")):
+                self.save(10)  # through 2 units; a lost unit would stop the save
+        self.assertEqual(len(self.store.chunks), 0)
+
     def test_a_chunk_with_a_missing_block_is_not_stored(self):
         self.mover.store([self.io(3, [1, 2, 0, 3, -1, 4])])
         check_units(self, self.mover)
