@@ -179,8 +179,12 @@ class _Watch:
         """Stop watching chunks that no medium has held for ABSENT_S; return their number."""
         absent = [i for i in range(first, end) if not self.media[i]
                   and now - self.blocks[i].absent_since > ABSENT_S]
-        for i in reversed(absent):
-            self._drop(i, i + 1)
+        end = None  # of a run of absent chunks, which leaves in one piece
+        for i, next_i in zip(reversed(absent), [*reversed(absent[:-1]), None]):
+            end = i + 1 if end is None else end
+            if next_i != i - 1:
+                self._drop(i, end)
+                end = None
         return len(absent)
 
     def _drop(self, first, end):
