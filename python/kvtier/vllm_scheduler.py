@@ -23,7 +23,8 @@ class _Request:
 
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "computed", "loading", "limit", "saved", "stored", "tail",
-                 "tail_saved", "blocks", "read", "noted", "used", "wait")
+                 "tail_saved", "blocks", "read", "noted", "used", "wait", "findable",
+                 "runs")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -43,6 +44,8 @@ class _Request:
         self.noted = 0  # whole chunks whose use is noted
         self.used = 0  # leading whole chunks that earlier requests used
         self.wait = None  # for the chunks of a prefill engine
+        self.findable = 0  # leading tokens that a hit can have, once the planned saves end
+        self.runs = {}  # sliding group -> first chunk of the saved chunks without a gap
         self.blocks = None  # block lists, only if vLLM does not pass block lists
 
 
@@ -52,6 +55,7 @@ class Scheduler:
         self._engine = engine
         self._events = events  # vllm_events.Events, or None
         self._infos = infos
+        self._has_windows = any(info.kind == _lib.GROUP_SLIDING for info in infos)
         self._chunk = engine.chunk_tokens
         self._can_load = can_load
         self._can_save = can_save
@@ -168,9 +172,16 @@ class Scheduler:
         state.may_load = (
             self._can_load and state.seq is not None and state.tags.most_loaded > 0
             and not getattr(request, "skip_reading_prefix_cache", False))
-        if state.may_load and state.tags.remote_tokens and self._hands_off:
-            state.wait = vllm_handoff.Wait(state.tags.remote_tokens, self._wait_s)
+        if state.may_load and self._hands_off:
+            self._expect_chunks(state)
         return state
+
+    def _expect_chunks(self, state):
+        """Let the request wait for the chunks of its prefill engine.  A shorter hit than the
+        prefill engine's may lack the chunks of a window."""
+        n = state.tags.remote_tokens
+        if n and (state.tags.most_loaded >= n or not self._has_windows):
+            state.wait = vllm_handoff.Wait(n, self._wait_s)
 
     def _limit(self, state):
         """Return the number of leading tokens that may be saved."""
@@ -372,10 +383,10 @@ class Scheduler:
                 ids = (state.blocks if get_block_ids is None
                        else get_block_ids(request_id))
                 if ids is not None:
-                    if last > state.saved:
-                        self._save(ios, state, ids, start, last)
-                    if tail:
-                        self._save_tail(ios, state, ids, start)
+                    if last > state.saved and self._save(ios, state, ids, start, last):
+                        state.findable = last * self._chunk
+                    if tail and self._save_tail(ios, state, ids, start):
+                        state.findable = state.request.num_prompt_tokens
                 state.saved = max(state.saved, last)
                 state.tail_saved |= bool(tail)
             if (state.limit // self._chunk <= state.saved
@@ -385,16 +396,22 @@ class Scheduler:
         return plain, [pair for pair in by_adapter.items() if pair[1]]
 
     def _save(self, ios, state, ids, start, last):
-        """Plan the save of the chunks below `last`, which this step completes."""
-        end = last * self._chunk
-        if self._partial and end == state.request.num_prompt_tokens:
-            end -= 1  # the longest hit of a prompt lacks the last token
+        """Plan the save of the chunks below `last`, which this step completes.  Return True if
+        every window of the hit is saved."""
+        end, is_findable = last * self._chunk, True
+        if end == state.request.num_prompt_tokens:
+            # The longest hit of a prompt lacks the last token.
+            end -= 1 if self._partial else self._chunk
         for group, info in enumerate(self._infos):
             if info.kind == _lib.GROUP_SLIDING:
                 # Save the chunks that a hit of `end` tokens needs.
-                first = max(max(0, end - info.window + 1) // self._chunk,
-                            self._first_alive(info, start))
-                spans = ((first, last),)
+                first = max(0, end - info.window + 1) // self._chunk
+                begin = max(first, self._first_alive(info, start))
+                spans = ((begin, last),)
+                # From `run` on, all chunks of the group are saved.
+                run = state.runs.get(group, begin) if begin <= state.saved else begin
+                state.runs[group] = min(run, begin)
+                is_findable = is_findable and state.runs[group] <= first
             else:
                 known = state.stored
                 spans = ((state.saved, min(last, known.start)),
@@ -402,6 +419,7 @@ class Scheduler:
                              (state.saved, last),)
             for span in spans:
                 self._save_span(ios, state, group, ids[group], *span)
+        return is_findable
 
     def _first_alive(self, info, start):
         """Return the first chunk whose blocks all belong to the request.  vLLM has freed
@@ -410,17 +428,20 @@ class Scheduler:
         return -(-alive // info.blocks_per_chunk)
 
     def _save_tail(self, ios, state, ids, start):
-        """Plan the save of the prompt's partial chunk, which this step completes."""
+        """Plan the save of the prompt's partial chunk, which this step completes.  Return True
+        if the chunk of every group is saved."""
         tokens = state.request.num_prompt_tokens
-        chunk = tokens // self._chunk
+        chunk, is_whole = tokens // self._chunk, True
         for group, info in enumerate(self._infos):
             end = -(-tokens // info.block_tokens)
             if end > len(ids[group]) or (
                     info.kind == _lib.GROUP_SLIDING
                     and chunk < self._first_alive(info, start)):
+                is_whole = False
                 continue
             blocks = array("i", ids[group][chunk * info.blocks_per_chunk:end])
             ios.append((group, state.tail, blocks.tobytes(), state.tags.tags))
+        return is_whole
 
     def _save_span(self, ios, state, group, ids, first, last):
         per_chunk = self._infos[group].blocks_per_chunk
@@ -489,15 +510,7 @@ class Scheduler:
         if not self._hands_off:
             return None
         return vllm_handoff.answer(getattr(request, "kv_transfer_params", None),
-                                   self._handed_over(state))
-
-    def _handed_over(self, state):
-        """Return how many leading tokens of the prompt are stored or handed to the workers."""
-        if state is None:
-            return 0
-        if state.tail_saved:
-            return state.request.num_prompt_tokens
-        return min(state.limit, state.saved * self._chunk)
+                                   state.findable if state and state.limit else 0)
 
     def _free(self, state):
         if state.seq is not None:

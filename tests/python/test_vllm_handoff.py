@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prefill and decode in two engines: two of vLLM's schedulers over one store."""
 
+import contextlib
+import os
+import shutil
+import tempfile
 import time
+import types
 import unittest
 from unittest import mock
 
 import fake
 from kvtier import vllm_handoff
-from vllm_case import Case, prompt
+from vllm_case import ALONE, PIECES, Case, groupings, prompt
+
+if fake.HAVE_VLLM:
+    import vllm_sim
+    from vllm_sim import CHUNK, Sim
 
 PREFILL = {"do_remote_decode": True, "do_remote_prefill": False,
            "remote_engine_id": None, "remote_block_ids": None}
@@ -23,9 +32,9 @@ class Handoff(Case):
         clock.start()
         self.addCleanup(clock.stop)
 
-    def answered(self, tokens, max_tokens=1, **params):
+    def answered(self, tokens, max_tokens=1, sim=None, **params):
         """Return the kv_transfer_params of a prefill engine's answer."""
-        sim = self.sim()
+        sim = sim or self.sim()
         finish, answers = sim.connector.request_finished, []
 
         def request_finished(request, block_ids):
@@ -129,6 +138,25 @@ class Handoff(Case):
             self.assertIn("remote_num_tokens", logs.output[0])
             self.assertEqual(self.store.lookups, 0)
 
+    def test_no_wait_is_in_vain_for_models_with_windows(self):
+        for windows in groupings((10,), (13, 30), ALONE, PIECES):
+            for n, limit, hit in ((61, None, 56), (64, None, 56), (61, 20, None), (61, 0, 0)):
+                for longer in False, True:  # vLLM's own hit has no old blocks
+                    self.store.chunks.clear()
+                    sim = self.sim(windows=windows)
+                    if longer:
+                        sim.add("longer", prompt(1, 90))
+                        sim.run()
+                    answer = self.answered(prompt(1, 90)[:n], sim=sim, **PREFILL)
+                    if limit is not None:
+                        answer["max_load_tokens"] = limit
+                    sim = self.sim(windows=windows)
+                    sim.add("d", prompt(1, 90)[:n], kv_transfer_params=answer)
+                    sim.run(200)
+                    sim.check_rest()
+                    if hit is not None and not longer:
+                        self.assertEqual(sim.hits["d"], hit, (windows, n, limit))
+
     def test_an_aborted_wait_leaves_nothing(self):
         sim = self.sim()
         sim.add("d", prompt(1, 61), kv_transfer_params={
@@ -138,6 +166,65 @@ class Handoff(Case):
         sim.run()
         sim.check_rest()
         self.assertEqual(self.store.leased, set())
+
+
+@unittest.skipUnless(fake.HAVE_VLLM and fake.have_library(),
+                     "vLLM or libkvtier.so is not there")
+class TwoHosts(unittest.TestCase):
+    """The real library: files arrive in the directory of an engine without an index of them."""
+
+    def real(self, folder, prefix):
+        """Return an engine on a host with this folder.  All engines have one model's name."""
+        model = os.path.join(self.folder, "model")
+        os.makedirs(model, exist_ok=True)
+        names = types.SimpleNamespace(
+            TemporaryDirectory=lambda: contextlib.nullcontext(model))
+        with mock.patch.object(vllm_sim, "tempfile", names):
+            return Sim(None, n_blocks=64, extra={
+                "chunk_size": CHUNK, "local_cpu": False, "model_fingerprint": "f",
+                "max_local_cpu_size": 0.0625, "lookup_timeout_ms": 60000,
+                "remote_url": "%sfs://%s" % (prefix, folder)})
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def stored(self, folder):
+        """Wait for the 7 chunks of a prompt, and return the names of their files."""
+        files, end = [], time.monotonic() + 50
+        while len(files) < 7 and time.monotonic() < end:
+            files = [name for name in os.listdir(os.path.join(folder, "kvtier"))
+                     if not name.startswith(".")]
+            time.sleep(0.01)
+        self.assertEqual(len(files), 7)
+        return files
+
+    def test_chunks_of_another_host_are_found_although_they_come_late(self):
+        for prefix in "", "fault://shared=1/":
+            with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+                first = self.real(one, "")
+                first.add("p", prompt(1, 61), max_tokens=1)
+                first.run()
+                files = self.stored(one)
+                first.close()
+                sim = self.real(other, prefix)
+                sim.add("d", prompt(1, 61), kv_transfer_params={
+                    "do_remote_prefill": True, "remote_num_tokens": 56})
+                end = time.monotonic() + 0.3  # several lookups
+                while time.monotonic() < end:
+                    sim.step()
+                self.assertNotIn("d", sim.hits)
+                for name in files:
+                    shutil.copy2(os.path.join(one, "kvtier", name),
+                                 os.path.join(other, "kvtier", name))
+                while "d" not in sim.hits:
+                    sim.step()
+                    time.sleep(0.001)
+                    self.assertLess(time.monotonic(), end + 50)
+                sim.run(100000)
+                self.assertEqual(sim.hits["d"], 56, (prefix, os.listdir(other)))
+                sim.close()
 
 
 class Beside(unittest.TestCase):
