@@ -24,7 +24,7 @@ class _Request:
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "computed", "loading", "limit", "saved", "stored", "tail",
                  "tail_saved", "blocks", "read", "noted", "used", "wait", "findable",
-                 "runs")
+                 "runs", "yields")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -46,6 +46,7 @@ class _Request:
         self.wait = None  # for the chunks of a prefill engine
         self.findable = 0  # leading tokens that a hit can have, once the planned saves end
         self.runs = {}  # sliding group -> first chunk of the saved chunks without a gap
+        self.yields = False  # the next lookup is put off
         self.blocks = None  # block lists, only if vLLM does not pass block lists
 
 
@@ -101,6 +102,9 @@ class Scheduler:
             if not self._knows_adapter(request):
                 return None, False
             state = self._admit(request)
+        if state.yields:
+            state.yields = False
+            return None, False
         if not state.may_load:
             return 0, False
         if state.wait is not None and state.wait.is_pausing():
@@ -288,6 +292,9 @@ class Scheduler:
                 # unreadable chunks again, for ever.
                 state.may_load = False
                 state.stored = range(0)
+                # vLLM 0.32 keeps a request that lost its blocks ahead of loaded requests, and
+                # without room for the first it starts none.  An undecided request goes behind.
+                state.yields = True
         for request_id in output.finished_recving or ():
             state = self._loading(request_id)
             if state is not None:

@@ -180,6 +180,7 @@ class Halves(unittest.TestCase):
                                  invalid_block_ids=set(bad)))
             half.received(Object(failed_recving=set(), finished_recving={name},
                                  invalid_block_ids=set()))
+            self.assertEqual(half.matched_tokens(req, 0), (None, False))
             self.assertEqual(half.matched_tokens(req, 0), (0, False))
             half.finished(req)
         self.assertEqual((self.store.seqs, self.store.leased), (0, set()))
@@ -190,6 +191,7 @@ class Halves(unittest.TestCase):
         half.reset()
         half.received(Object(failed_recving={"a"}, finished_recving={"a"},
                              invalid_block_ids=set()))
+        self.assertEqual(half.matched_tokens(req, 0), (None, False))
         self.assertEqual(half.matched_tokens(req, 0), (0, False))
         meta = half.build_meta(output({"a": 61}, {"a": (list(range(1, 17)),)}))
         self.assertFalse(meta.saves)
