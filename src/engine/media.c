@@ -5,7 +5,7 @@
 
 #include "engine/private.h"
 
-/* The parameters of a call, and the part of a chunk's key that depends on the rank. */
+/* The parameters of a call, and the rank's part of a chunk's key. */
 struct query {
     const struct kvt_engine *engine;
     const struct kvt_group_io *io;
