@@ -24,7 +24,7 @@ class _Request:
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "computed", "loading", "limit", "saved", "stored", "tail",
                  "tail_saved", "blocks", "read", "noted", "used", "wait", "findable",
-                 "runs", "yields")
+                 "yields")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -45,7 +45,6 @@ class _Request:
         self.used = 0  # leading whole chunks that earlier requests used
         self.wait = None  # for the chunks of a prefill engine
         self.findable = 0  # leading tokens that a hit can have, once the planned saves end
-        self.runs = {}  # sliding group -> first chunk of the saved chunks without a gap
         self.yields = False  # the next lookup is put off
         self.blocks = None  # block lists, only if vLLM does not pass block lists
 
@@ -415,10 +414,7 @@ class Scheduler:
                 first = max(0, end - info.window + 1) // self._chunk
                 begin = max(first, self._first_alive(info, start))
                 spans = ((begin, last),)
-                # From `run` on, all chunks of the group are saved.
-                run = state.runs.get(group, begin) if begin <= state.saved else begin
-                state.runs[group] = min(run, begin)
-                is_findable = is_findable and state.runs[group] <= first
+                is_findable = is_findable and begin == first
             else:
                 known = state.stored
                 spans = ((state.saved, min(last, known.start)),
