@@ -68,11 +68,12 @@ check_full_disk(struct fixture *f, const char *const *with)
     set_tokens(f, 1);
     store_chunks(f, 0, N_CHUNKS);
     assert_int_equal(kvt_engine_flush(f->engine, -1), 0);
-    /* The storing threads met a full disk, and each evicted chunks for the next put. */
+    /* The storing threads met a full disk; each failed put evicted two chunks for the next
+     * puts.  A put can also fail because partial files of other threads fill the room. */
     uint64_t dropped = counter(f, "store_dropped");
     assert_in_range(dropped, 1, N_CHUNKS - 1);
     assert_int_equal(counter(f, "store_chunks"), 2 * N_CHUNKS - dropped);
-    assert_in_range(counter(f, "evicted_chunks"), 1, N_CHUNKS);
+    assert_in_range(counter(f, "evicted_chunks"), 1, 2 * dropped);
     assert_int_equal(counter(f, "store_failed"), 0);
     expect_tidy(f);
     for (uint32_t prompt = 0; prompt < 2; prompt++) {
