@@ -113,6 +113,10 @@ def try_wheel(wheel, directory):
               f"the library is not that of the wheel: {loaded['paths']}")
         check(loaded["plugins"] == ["kvtier.plugin:register"],
               f"the plug-ins of vLLM are {loaded['plugins']}")
+        source = os.path.join(workplace.REPOSITORY, "python", "kvtier")
+        lacks = {name for name in os.listdir(source)
+                 if name.endswith(".py")} - set(os.listdir(package))
+        check(not lacks, f"the wheel lacks {sorted(lacks)}: name them in python/meson.build")
         version = run(env, kvtier, "version").split()[-1]
         check(f"-{version}-" in os.path.basename(wheel),
               f"the command is of version {version}")
