@@ -256,6 +256,7 @@ _PROTOTYPES = {
     ),
     "kvt_engine_wanted": (c_size_t, c_void_p, c_void_p, POINTER(ChunkRange)),
     "kvt_engine_media": (c_int, c_void_p, POINTER(GroupIo), c_void_p),
+    "kvt_engine_pin": (c_int, c_void_p, POINTER(GroupIo), c_uint32, c_void_p),
     "kvt_engine_release": (None, c_void_p, c_void_p),
     "kvt_engine_prefetch": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
     "kvt_engine_store": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
@@ -534,6 +535,14 @@ class Engine:
         out = ctypes.create_string_buffer(len(chunks) // CHUNK_BYTES)
         io, keep = _group_ios([(group, chunks, b"", tags)])
         _check(lib().kvt_engine_media(self.handle, io, out))
+        del keep
+        return out.raw
+
+    def pin(self, group, chunks, tags, seconds):
+        """Pin chunks.  Return for each chunk the medium of the pin, MEDIUM_*; 0: no pin."""
+        out = ctypes.create_string_buffer(len(chunks) // CHUNK_BYTES)
+        io, keep = _group_ios([(group, chunks, b"", tags)])
+        _check(lib().kvt_engine_pin(self.handle, io, seconds, out))
         del keep
         return out.raw
 

@@ -232,7 +232,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         return self._scheduler.take_events() if self._scheduler else ()
 
     def has_pending_push_work(self):
-        return bool(self._scheduler) and self._scheduler.has_events()
+        return bool(self._scheduler) and self._scheduler.has_work()
 
     def reset_cache(self):
         half = self._scheduler or self._stages

@@ -6,13 +6,14 @@ import math
 
 from . import vllm_adapters, vllm_handoff
 from .vllm_log import log
+from .vllm_pins import MAX_SECONDS
 
 _TAG = "lmcache.tag."
 
 
 class Extra:
     __slots__ = ("lora", "adapter", "cache_salt", "mm", "tags", "most_loaded", "most_saved",
-                 "remote_tokens")
+                 "remote_tokens", "pin_seconds")
 
     def __init__(self):
         self.lora = None  # the adapter's name and digest, as text
@@ -23,6 +24,7 @@ class Extra:
         self.most_loaded = math.inf  # tokens to load at most
         self.most_saved = math.inf  # leading tokens to save at most
         self.remote_tokens = None  # stored by a prefill engine
+        self.pin_seconds = 0
 
 
 def describe(request, settings, digest=None):
@@ -73,6 +75,7 @@ def describe(request, settings, digest=None):
             greatest is not None and getattr(request, "priority", 0) > greatest):
         extra.most_saved = 0
     extra.remote_tokens = vllm_handoff.expected(params)
+    extra.pin_seconds = _seconds(params, "pin_seconds")
     return extra
 
 
@@ -88,6 +91,16 @@ def _tokens(params, settings, name):
         raise ValueError("%s in kv_transfer_params is %.80r and must be a whole number of "
                          "tokens, at least 0" % (name, value))
     return min(value, limit)
+
+
+def _seconds(params, name):
+    value = params.get(name)
+    if value is None:
+        return 0
+    if type(value) is not int or not 0 <= value <= MAX_SECONDS:
+        raise ValueError("%s in kv_transfer_params is %.80r and must be a whole number of "
+                         "seconds, at most %d" % (name, value, MAX_SECONDS))
+    return value
 
 
 def _true(value):

@@ -13,6 +13,7 @@ from .vllm_extra import describe
 from .vllm_log import log
 from .vllm_meta import NOTHING, AdapterLoads, KVTierMetadata, UnusableWorker
 from .vllm_stats import Collector
+from .vllm_pins import Pins
 from .vllm_uses import Uses
 
 _CHUNK = _lib.CHUNK_BYTES
@@ -66,6 +67,7 @@ class Scheduler:
         self._partial = bool(settings.get("save_unfull_chunk"))
         self._settings = settings
         self._uses = Uses() if settings.get("store_policy") == "second_use" else None
+        self._pins = self._open_pins(settings, n_ranks)
         self._early = bool(settings.get("enable_async_loading")
                            and settings.get("local_cpu"))
         self._requests = {}
@@ -82,6 +84,12 @@ class Scheduler:
         self._ranks = vllm_adapters.Ranks(n_ranks)
         self._digest_requests = {}  # request id -> request for the adapter's digest
         self._stats = Collector(engine)
+
+    def _open_pins(self, settings, n_ranks):
+        most = (settings.get("max_pinned_size") or 0) * (1 << 30)
+        return Pins(self._engine, [
+            info.blocks_per_chunk * info.block_bytes * len(info.layers)
+            * (1 if info.replicated else n_ranks) for info in self._infos], most)
 
     # ---------------------------------------------------------------- lookup
 
@@ -320,6 +328,7 @@ class Scheduler:
     # ----------------------------------------------------------------- saves
 
     def build_meta(self, output):
+        self._pins.work()
         resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
         if resumed:
             self._resume(resumed)
@@ -404,10 +413,7 @@ class Scheduler:
     def _save(self, ios, state, ids, start, last):
         """Plan the save of the chunks below `last`, which this step completes.  Return True if
         every window of the hit is saved."""
-        end, is_findable = last * self._chunk, True
-        if end == state.request.num_prompt_tokens:
-            # The longest hit of a prompt lacks the last token.
-            end -= 1 if self._partial else self._chunk
+        end, is_findable = self._findable_end(state, last), True
         for group, info in enumerate(self._infos):
             if info.kind == _lib.GROUP_SLIDING:
                 # Save the chunks that a hit of `end` tokens needs.
@@ -423,6 +429,14 @@ class Scheduler:
             for span in spans:
                 self._save_span(ios, state, group, ids[group], *span)
         return is_findable
+
+    def _findable_end(self, state, n_chunks):
+        """Return the tokens of the longest hit in n_chunks chunks of the request."""
+        end = n_chunks * self._chunk
+        if end == state.request.num_prompt_tokens:
+            # The longest hit of a prompt lacks the last token.
+            end -= 1 if self._partial else self._chunk
+        return end
 
     def _first_alive(self, info, start):
         """Return the first chunk whose blocks all belong to the request.  vLLM has freed
@@ -509,11 +523,24 @@ class Scheduler:
         self._digest_requests.pop(request.request_id, None)
         self._saving.pop(request.request_id, None)
         if state is not None:
+            if state.seq is not None and state.tags.pin_seconds:
+                self._pin(state)
             self._free(state)
         if not self._hands_off:
             return None
         return vllm_handoff.answer(getattr(request, "kv_transfer_params", None),
                                    state.findable if state and state.limit else 0)
+
+    def _pin(self, state):
+        """Pin the chunks of a hit of all tokens."""
+        n_chunks, pieces = state.tokens // self._chunk, []
+        for group, info in enumerate(self._infos):
+            first = 0
+            if info.kind == _lib.GROUP_SLIDING:
+                end = self._findable_end(state, n_chunks)
+                first = max(0, end - info.window + 1) // self._chunk
+            pieces.append((group, self._chunks(state, first, n_chunks) + state.tail))
+        self._pins.ask(pieces, state.tags.tags, state.tags.pin_seconds)
 
     def _free(self, state):
         if state.seq is not None:
@@ -563,9 +590,10 @@ class Scheduler:
     def take_events(self):
         return self._events.take() if self._events else ()
 
-    def has_events(self):
-        """Return True if vLLM should step for events, even without requests."""
-        return self._events is not None and self._events.has_pending()
+    def has_work(self):
+        """Return True if vLLM should step for events or pins, even without requests."""
+        return self._pins.has_pending() or (
+            self._events is not None and self._events.has_pending())
 
     def shutdown(self):
         for state in self._requests.values():

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The media that hold the chunks of a group, for vLLM's KV events. */
+ * The media that hold the chunks of a group, for vLLM's KV events, and pins of chunks there. */
 #include <errno.h>
 
+#include "base/clock.h"
 #include "engine/private.h"
 
 /* The parameters of a call, and the rank's part of a chunk's key. */
@@ -11,6 +12,7 @@ struct query {
     const struct kvt_group_io *io;
     const struct kvt__keyspace *keyspace;
     const struct kvt__space *space;
+    int64_t pin_until_ns; /* 0: the call asks for media */
 };
 
 /* Fill in the keys of n chunks, at most KVT__STORE_PREFETCHED. */
@@ -34,7 +36,17 @@ fill_keys(const struct query *q, const struct kvt_chunk *chunks, size_t n,
     }
 }
 
-/* Remove from out the media that lack a rank's part of the chunks. */
+static uint32_t
+media_or_pin(const struct query *q, const struct kvt__chunk_key *key)
+{
+    struct kvt__store *store = q->engine->store;
+
+    return q->pin_until_ns ? kvt__store_pin(store, key, q->pin_until_ns)
+                           : kvt__store_media(store, key);
+}
+
+/* Remove from out the media that lack a rank's part of the chunks, or in which the part is not
+ * pinned. */
 static void
 keep_media_of_rank(const struct query *q, uint8_t *out)
 {
@@ -48,23 +60,28 @@ keep_media_of_rank(const struct query *q, uint8_t *out)
         fill_keys(q, q->io->chunks + first, n, keys);
         kvt__store_prefetch(store, keys, n);
         for (size_t i = 0; i < n; i++)
-            out[first + i] &= (uint8_t)kvt__store_media(store, &keys[i]);
+            out[first + i] &= (uint8_t)media_or_pin(q, &keys[i]);
     }
 }
 
-int
-kvt_engine_media(struct kvt_engine *engine, const struct kvt_group_io *io, uint8_t *out)
+/* Check the parameters of a call.  0; -EINVAL with a sentence. */
+static int
+check(const struct kvt_engine *engine, const struct kvt_group_io *io, const char *call)
 {
-    struct query q = { .engine = engine, .io = io };
-    int err = kvt__engine_check(engine, "kvt_engine_media");
+    int err = kvt__engine_check(engine, call);
 
     if (!err && io->group >= engine->n_groups)
-        err = kvt__fail(EINVAL, "kvt_engine_media: group is %u, and the engine has %u groups.",
+        err = kvt__fail(EINVAL, "%s: group is %u, and the engine has %u groups.", call,
                         io->group, engine->n_groups);
-    if (!err)
-        err = kvt__check_tags(engine, io->tags);
-    if (err)
-        return err;
+    return err ? err : kvt__check_tags(engine, io->tags);
+}
+
+/* Set out to the media in which all ranks have a chunk, or have pinned the chunk. */
+static void
+ask(struct query q, struct kvt_engine *engine, uint8_t *out)
+{
+    const struct kvt_group_io *io = q.io;
+
     kvt__store_refresh_liveness(engine->store);
     kvt__store_renew_indexes(engine->store);
     memset(out, KVT_MEDIUM_MEMORY | KVT_MEDIUM_STORAGE | KVT_MEDIUM_SHARED_STORAGE,
@@ -76,5 +93,30 @@ kvt_engine_media(struct kvt_engine *engine, const struct kvt_group_io *io, uint8
         q.space = kvt__engine_space(engine, rank, io->group, io->tags, &own);
         keep_media_of_rank(&q, out);
     }
-    return 0;
+}
+
+int
+kvt_engine_media(struct kvt_engine *engine, const struct kvt_group_io *io, uint8_t *out)
+{
+    int err = check(engine, io, "kvt_engine_media");
+
+    if (!err)
+        ask((struct query){ .engine = engine, .io = io }, engine, out);
+    return err;
+}
+
+int
+kvt_engine_pin(struct kvt_engine *engine, const struct kvt_group_io *io, uint32_t seconds,
+               uint8_t *out)
+{
+    int err = check(engine, io, "kvt_engine_pin");
+
+    if (!err && (!seconds || seconds > KVT_PIN_MAX_S))
+        err = kvt__fail(EINVAL, "kvt_engine_pin: seconds is %u and must be 1 to %u.", seconds,
+                        KVT_PIN_MAX_S);
+    if (!err)
+        ask((struct query){ .engine = engine, .io = io,
+                            .pin_until_ns = kvt__now_ns() + seconds * KVT__NS_PER_S },
+            engine, out);
+    return err;
 }

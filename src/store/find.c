@@ -184,6 +184,30 @@ kvt__store_media(const struct kvt__store *store, const struct kvt__chunk_key *ke
     return media;
 }
 
+/* Return the medium for pins of the space's chunks, KVT_MEDIUM_*; 0: no medium. */
+static uint32_t
+medium_of_pins(const struct kvt__store *store, const struct kvt__space *space)
+{
+    uint32_t media = 0;
+
+    for (int level = KVT__LEVEL_MEMORY; (size_t)level <= store->n_levels; level++)
+        media |= medium_of(store, level, space);
+    return media & KVT_MEDIUM_STORAGE ? KVT_MEDIUM_STORAGE : media & KVT_MEDIUM_MEMORY;
+}
+
+uint32_t
+kvt__store_pin(struct kvt__store *store, const struct kvt__chunk_key *key, int64_t until_ns)
+{
+    struct kvt__lease pin; /* never ended: the lease expires */
+    uint32_t medium = medium_of_pins(store, key->space);
+
+    for (int level = KVT__LEVEL_MEMORY; medium && (size_t)level <= store->n_levels; level++)
+        if (medium_of(store, level, key->space) == medium &&
+            lease(store, level, key, until_ns, &pin))
+            return medium;
+    return 0;
+}
+
 bool
 kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
 {

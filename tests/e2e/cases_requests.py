@@ -130,6 +130,33 @@ def controls(place):
 
 
 @e2e
+def pins(place):
+    """Chunks that a request pins outlive evictions and a restart; a client pins no more than
+    max_pinned_size."""
+    with place.server() as server:
+        pinned, greedy = (place.prompt(server, start, 1000) for start in (0, 1000))
+        answer = server.complete(pinned)
+        files, size = place.stored()  # of 3 chunks
+    place.settings.update(max_pinned_size=str(1.1 * size / 2 ** 30),
+                          max_remote_size=str(3.1 * size / 2 ** 30))
+    asks = {"kv_transfer_params": {"pin_seconds": 3600}}
+    with place.server() as server:
+        place.check_close(server.complete(pinned, **asks), answer, "a hit that is pinned")
+        server.complete(greedy, **asks)
+        for i in range(4):
+            server.complete(place.prompt(server, 2000 + 1000 * i, 1000))
+            place.stored()
+    with place.server() as server:
+        again, found = place.hit(server, pinned, len(pinned) - files * 256)
+        check(found == files * 256, f"{found} pinned tokens found")
+        place.check_close(again, answer, "a pinned hit after a restart")
+        _, found = place.hit(server, greedy, len(greedy))
+        check(found == 0, f"{found} tokens outlived beyond max_pinned_size")
+        place.check_idle(server)
+    place.check_hashes()
+
+
+@e2e
 def preemption(place):
     """Too few KV blocks for all requests: vLLM preempts and resumes requests."""
     args = ("--num-gpu-blocks-override", "47", "--max-model-len", "4096",

@@ -86,6 +86,7 @@ class Store:
     def __init__(self, chunk_tokens):
         self.chunk_tokens = chunk_tokens
         self.chunks = {}  # (group, prefix) -> bytes
+        self.pins = {}  # key -> seconds
         self.resets = 0
         self.answer = None  # fixed result of each lookup (negative: None); None: look up
         self.lookups = 0
@@ -295,6 +296,13 @@ class Engine:
             out.append((key in (store.memory or ())) * _lib.MEDIUM_MEMORY
                        + (key in store.chunks) * STORAGE)
         return bytes(out)
+
+    def pin(self, group, chunks, tags, seconds):
+        for at in range(0, len(chunks), CHUNK_BYTES):
+            key = self._key(group, chunks[at:])
+            if key in self.store_.chunks:
+                self.store_.pins[key] = seconds
+        return bytes(medium & STORAGE for medium in self.media(group, chunks, tags))
 
     def prefetch(self, ios):
         assert all(not blocks for _, _, blocks, _ in ios)

@@ -136,7 +136,8 @@ class Basics(Case):
         self.assertEqual(again.hits["a"], 40)  # vLLM has 20 tokens
 
     def test_a_request_with_a_bad_control_is_neither_looked_up_nor_stored(self):
-        for bad in ({"max_load_tokens": "8"}, {"max_offload_tokens": -1}):
+        for bad in ({"max_load_tokens": "8"}, {"max_offload_tokens": -1},
+                    {"pin_seconds": 86401}, {"pin_seconds": 1.5}):
             sim = self.sim()
             with self.assertLogs("vllm.kvtier") as logs:
                 sim.add("a", prompt(1, 30), kv_transfer_params=bad)
@@ -153,6 +154,31 @@ class Basics(Case):
             sim.run()
             sim.check_rest()
             self.assertEqual((sim.hits["a"], len(self.store.chunks)), (hit, 5))
+
+    def test_pin_seconds_pins_what_a_hit_needs(self):
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        fake.Config.extra = {"max_pinned_size": 1, "save_unfull_chunk": True}
+        sim = self.sim(windows=[20])
+        sim.add("other", prompt(2, 61))
+        sim.run()
+        self.assertEqual(self.store.pins, {})
+        sim.add("a", prompt(1, 61), kv_transfer_params={"pin_seconds": 60})
+        sim.run()
+        while sim.connector.has_pending_push_work():  # vLLM before 0.32 does not ask
+            sim.step()
+        again = self.sim(windows=[20])
+        again.add("a", prompt(1, 61))
+        again.run()
+        self.assertEqual(again.hits["a"], 60)
+        # 7 whole chunks and the partial chunk, and the last 4 in the window of 20 tokens.
+        self.assertEqual(sorted(group for group, _ in self.store.pins), [0] * 4 + [1] * 8)
+        self.assertTrue(set(self.store.pins.values()) <= {59, 60})
+        self.store.chunks = {key: value for key, value in self.store.chunks.items()
+                             if key in self.store.pins}
+        last = self.sim(windows=[20])
+        last.add("a", prompt(1, 61))
+        last.run()
+        self.assertEqual(last.hits["a"], 60)
 
     def test_min_retrieve_tokens(self):
         first = self.sim()
