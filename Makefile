@@ -28,6 +28,10 @@ bench-weights:
 bench-vllm: all
 	python3 bench/vllm.py
 
+bench-vllm-gpu: all
+	KVTIER_LIBRARY=$(CURDIR)/$(BUILD)/libkvtier.so PYTHONPATH=python \
+	    $(or $(PYTHON),python3) bench/vllm-gpu.py $(ARGS)
+
 bench-lmcache: all
 	python3 bench/lmcache-mp.py
 
@@ -120,5 +124,6 @@ clean:
 	rm -rf $(BUILD)
 
 .PHONY: all bench bench-all bench-awscrt bench-libraries bench-link bench-lmcache bench-lookup \
-    bench-replay bench-sharing bench-vllm bench-weights crash demo programs quality test test-all \
-    test-aarch64 vllm-versions e2e lmcache s3 wheel-test deb deb-test mutants soak install clean
+    bench-replay bench-sharing bench-vllm bench-vllm-gpu bench-weights crash demo programs \
+    quality test test-all test-aarch64 vllm-versions e2e lmcache s3 wheel-test deb deb-test \
+    mutants soak install clean
