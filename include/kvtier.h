@@ -438,7 +438,8 @@ struct kvt_load;   /* a load that kvt_engine_load() started */
  * processes.  A handle without WORKER never allocates a pool. */
 enum kvt_role {
     KVT_ROLE_SCHEDULER = 1, /* calls kvt_engine_lookup() */
-    KVT_ROLE_WORKER = 2,    /* calls kvt_engine_store() and kvt_engine_load() */
+    KVT_ROLE_WORKER = 2,    /* calls kvt_engine_store() and kvt_engine_load(); on another host than
+                             * the scheduler also kvt_engine_lookup() */
     KVT_ROLE_BOTH = 3,
 };
 
@@ -636,10 +637,20 @@ KVT_API KVT_MUST_CHECK int
 kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
             const struct kvt_seq_extra *extra, struct kvt_seq **out);
 
+/* Make a sequence from chunks 0 .. n - 1 of a sequence of the scheduler, for lookups by a WORKER.
+ * The last chunk may be partial.  tags: the tags of the scheduler's sequence; NULL: none.
+ * kvt_seq_free() ends *out.
+ *   -EINVAL  a chunk before the last is partial, or the chunk size is another; the tags do not fit
+ *            in a key text */
+KVT_API KVT_MUST_CHECK int
+kvt_seq_from_chunks(struct kvt_engine *engine, const struct kvt_chunk *chunks, size_t n,
+                    const char *tags, struct kvt_seq **out);
+
 /* Append tokens, such as generated tokens, to a sequence.  The tokens extend the sequence's
  * partial chunk to a new chunk: a lease of the old chunk ends.
  *   -ENOMEM  some tokens are lost: the sequence keeps the existing chunks, and
- *            accepts no more tokens */
+ *            accepts no more tokens
+ *   -EINVAL  the sequence was made from chunks */
 KVT_API KVT_MUST_CHECK int
 kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens);
 
@@ -662,11 +673,14 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
 /* Find the longest hit: the leading tokens that all ranks can load.  The hit may end with the
  * sequence's partial chunk if save_unfull_chunk is set.
  *
+ * A WORKER finds the longest hit that its own rank can load, by a sequence of
+ * kvt_seq_from_chunks(): so a scheduler asks workers on other hosts.
+ *
  * Chunks in storage that other hosts delete from become part of a hit after kvtier has read the
  * chunks into host memory and verified the checksums.  With enable_async_loading, kvtier reads
  * all chunks of a hit into host memory, as far as lookup_timeout_ms suffices.  The caller in a
- * scheduler makes the workers prefetch the chunks that kvt_engine_wanted() returns; an engine
- * with both roles prefetches by itself.
+ * scheduler makes the workers prefetch the chunks that kvt_engine_wanted() returns; a worker or
+ * an engine with both roles prefetches by itself.
  *
  * have_tokens  Leading tokens that the inference engine has computed.  The lookup skips chunks
  *              that end at or before have_tokens.

@@ -261,6 +261,8 @@ kvt__engine_describe(struct kvt_engine *e, const struct kvt_engine_params *param
     e->world_size = params->model->world_size;
     e->rank = params->model->rank;
     e->n_stages = n_stages_of(params);
+    e->first_rank = e->role & KVT_ROLE_SCHEDULER ? 0 : e->rank;
+    e->end_rank = e->role & KVT_ROLE_SCHEDULER ? e->world_size : e->rank + 1;
     e->local_ranks = params->local_ranks ? params->local_ranks : e->world_size;
     e->model = strdup(params->model->name);
     e->kv_dtype = strdup(params->model->kv_dtype);

@@ -134,11 +134,12 @@ kvt__hit_has(struct kvt_seq *seq, size_t chunk, uint32_t group, enum kvt__where 
     const struct kvt_engine *e = seq->engine;
     bool shares = e->groups[group].replicated && where == KVT__ANYWHERE;
 
-    for (uint32_t rank = 0, n = e->world_size / e->n_stages; rank < e->world_size; rank++) {
+    for (uint32_t rank = e->first_rank, n = e->world_size / e->n_stages; rank < e->end_rank;
+         rank++) {
         /* In storage, the ranks of a stage share the object of a replicated group's chunk. */
-        if (shares && rank % n == 0 &&
+        if (shares && (rank % n == 0 || rank == e->first_rank) &&
             rank_has(seq, chunk, rank, group, KVT__IN_STORAGE, lease))
-            rank += n - 1;
+            rank += n - 1 - rank % n;
         else if (!rank_has(seq, chunk, rank, group, shares ? KVT__IN_MEMORY : where, lease))
             return false;
     }

@@ -67,6 +67,8 @@ struct kvt_engine {
     char *model, *kv_dtype;
     uint32_t world_size, rank, local_ranks;
     uint32_t n_stages; /* stages of pipeline parallelism, each with equally many ranks */
+    uint32_t first_rank, end_rank; /* ranks first_rank .. end_rank - 1 must hold the chunks of a
+                                    * hit: with SCHEDULER all ranks, otherwise only `rank` */
     uint32_t n_groups;
     struct kvt__group *groups; /* groups of this process's stage */
     struct kvt__group *stage_groups; /* [stage * n_groups + group]; without SCHEDULER: groups */

@@ -143,8 +143,8 @@ n_with_room(struct kvt_seq *seq)
 
     for (size_t c = p->first; c < p->n; c++) {
         for (uint32_t g = 0; g < e->n_groups; g++) {
-            const struct kvt__space *space = &kvt__keyspace(e, 0, g)->space;
-            int level = p->leases[kvt__lease_index(e, c, 0, g)].level - 1;
+            const struct kvt__space *space = &kvt__keyspace(e, e->first_rank, g)->space;
+            int level = p->leases[kvt__lease_index(e, c, e->first_rank, g)].level - 1;
 
             if (c < first_needed_chunk(seq, g) || level < 0 ||
                 (level != KVT__LEVEL_MEMORY &&
@@ -315,7 +315,7 @@ is_leased(const struct kvt_seq *seq)
 
     for (uint32_t g = 0; g < e->n_groups; g++)
         for (size_t c = first_needed_chunk(seq, g); c < p->n; c++)
-            if (!p->leases[kvt__lease_index(e, c, 0, g)].level)
+            if (!p->leases[kvt__lease_index(e, c, e->first_rank, g)].level)
                 return false;
     return true;
 }
@@ -398,11 +398,12 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
     p->wanted_end = 0;
 }
 
-/* Count the result of the lookups, once for each sequence. */
+/* Count the result of the lookups, once for each sequence, and for one of the workers that look
+ * up equal sequences. */
 static void
 count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
 {
-    if (!seq->promise.counted) {
+    if (!seq->promise.counted && !seq->engine->first_rank) {
         kvt__count(&seq->engine->counters, KVT__N_lookup_tokens, asked);
         kvt__count(&seq->engine->counters, KVT__N_hit_tokens, hit);
     }

@@ -97,8 +97,8 @@ kvt__search_abandon(struct kvt__search *search)
     unref_locked(search);
 }
 
-/* Find rank and group of a part.  Return false if no probe is needed: the ranks of a stage share
- * the object of the stage's first rank. */
+/* Find rank and group of a part.  Return false if no probe is needed: a hit does not need the part,
+ * or the ranks of a stage share the object of the stage's first rank. */
 static bool
 find_part(const struct kvt__search *s, size_t part, uint32_t *rank, uint32_t *group)
 {
@@ -107,7 +107,9 @@ find_part(const struct kvt__search *s, size_t part, uint32_t *rank, uint32_t *gr
 
     *rank = i / e->n_groups;
     *group = i % e->n_groups;
-    return !e->groups[*group].replicated || *rank == kvt__first_of_stage(e, *rank);
+    return *rank >= e->first_rank && *rank < e->end_rank &&
+           (!e->groups[*group].replicated || *rank == e->first_rank ||
+            *rank == kvt__first_of_stage(e, *rank));
 }
 
 /* Fill in a request for the object of a chunk, by its number in s->chunks.  own: memory for
@@ -133,7 +135,7 @@ enter_unread(struct kvt__search *s, uint32_t group, size_t from, size_t end)
     uint32_t step = e->groups[group].replicated ? e->world_size / e->n_stages : 1;
 
     for (size_t c = from; c < end && !atomic_load(&s->is_abandoned); c++) {
-        for (uint32_t rank = 0; rank < e->world_size; rank += step) {
+        for (uint32_t rank = e->first_rank; rank < e->end_rank; rank += step) {
             struct kvt__store_req req = { 0 };
             struct kvt__space own;
 
@@ -194,7 +196,8 @@ next_part_locked(struct kvt__search *s, size_t *part)
 
         n = n < s->end ? n : s->end;
         *part = s->next < s->end
-            ? (n - 1) * kvt__n_keyspaces(s->engine) + first_full_group(s->engine) : 0;
+            ? kvt__lease_index(s->engine, n - 1, s->engine->first_rank,
+                               first_full_group(s->engine)) : 0;
         return s->next < s->end && !s->n_in_progress;
     }
     while (s->next < s->end && !find_part(s, s->next, &rank, &group))
@@ -347,7 +350,7 @@ can_gallop(const struct kvt_engine *e)
 
     if (!e->lookups_wait || group == e->n_groups)
         return false;
-    for (uint32_t rank = 0; rank < e->world_size; rank++)
+    for (uint32_t rank = e->first_rank; rank < e->end_rank; rank++)
         if (!kvt__store_can_probe(e->store, KVT__READ_FIRST,
                                 &kvt__keyspace(e, rank, group)->space))
             return false;
@@ -358,7 +361,7 @@ int
 kvt__search_start(struct kvt_seq *seq, size_t full, size_t end)
 {
     const struct kvt_engine *e = seq->engine;
-    const struct kvt__space *space = &kvt__keyspace(e, 0, 0)->space;
+    const struct kvt__space *space = &kvt__keyspace(e, e->first_rank, 0)->space;
     const struct kvt__promise *p = &seq->promise;
     uint32_t made = p->started_searches;
 

@@ -63,6 +63,45 @@ make_spaces(struct kvt_seq *seq)
     return seq->spaces;
 }
 
+/* Allocate memory for n_more chunks.  0; -ENOMEM with a sentence. */
+static int
+reserve(struct kvt_seq *seq, size_t n_more)
+{
+    if (seq->n_chunks + n_more <= seq->max_chunks)
+        return 0;
+    size_t max = seq->max_chunks * 2 > seq->n_chunks + n_more
+        ? seq->max_chunks * 2 : seq->n_chunks + n_more;
+    struct kvt_chunk *chunks = realloc(seq->chunks, max * sizeof *chunks);
+    if (!chunks)
+        return kvt__fail(ENOMEM, "allocate the hashes of %zu chunks", max);
+    seq->chunks = chunks;
+    seq->max_chunks = max;
+    return 0;
+}
+
+/* Allocate a sequence with the tags of extra and without tokens.  n_tail: capacity of `tail`.  0;
+ * -ENOMEM with a sentence. */
+static int
+make(struct kvt_engine *engine, const struct kvt_seq_extra *extra, size_t n_tail,
+     struct kvt_seq **out)
+{
+    struct kvt_seq *seq = calloc(1, sizeof *seq);
+
+    if (!seq)
+        return kvt__fail(ENOMEM, "kvt_seq_new");
+    seq->engine = engine;
+    start(seq, extra);
+    seq->tail = calloc(n_tail, sizeof *seq->tail);
+    seq->n_ids = kvt__n_keyspaces(engine);
+    seq->ids = calloc(seq->n_ids, sizeof *seq->ids);
+    if (!seq->tail || !seq->ids || !make_spaces(seq) || (extra->n_mm && copy_items(seq, extra))) {
+        kvt_seq_free(seq);
+        return kvt__fail(ENOMEM, "kvt_seq_new");
+    }
+    *out = seq;
+    return 0;
+}
+
 int
 kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
             const struct kvt_seq_extra *theirs, struct kvt_seq **out)
@@ -74,24 +113,63 @@ kvt_seq_new(struct kvt_engine *engine, const int32_t *tokens, size_t n_tokens,
         err = kvt__copy_sized(extra, sizeof *extra, theirs, "kvt_seq_new: extra");
     if (!err)
         err = kvt__check_tags(engine, extra->tags);
-    if (err)
-        return err;
-    struct kvt_seq *seq = calloc(1, sizeof *seq);
-    if (!seq)
-        return kvt__fail(ENOMEM, "kvt_seq_new");
-    seq->engine = engine;
-    start(seq, extra);
-    seq->tail = calloc(engine->chunk_tokens, sizeof *seq->tail);
-    seq->n_ids = kvt__n_keyspaces(engine);
-    seq->ids = calloc(seq->n_ids, sizeof *seq->ids);
-    if (!seq->tail || !seq->ids || !make_spaces(seq) || (extra->n_mm && copy_items(seq, extra)))
-        err = kvt__fail(ENOMEM, "kvt_seq_new");
+    struct kvt_seq *seq = NULL;
+    if (!err)
+        err = make(engine, extra, engine->chunk_tokens, &seq);
     if (!err)
         err = kvt_seq_append(seq, tokens, n_tokens);
+    if (err)
+        kvt_seq_free(seq);
+    else
+        *out = seq;
+    return err;
+}
+
+/* Check that all chunks are full chunks, except the last.  0; -EINVAL with a sentence. */
+static int
+check_chunks(const struct kvt_engine *engine, const struct kvt_chunk *chunks, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t size = chunks[i].n_tokens;
+
+        if (size != engine->chunk_tokens && (!size || i + 1 < n || size > engine->chunk_tokens))
+            return kvt__fail(EINVAL, "kvt_seq_from_chunks: chunk %zu of %zu has %u tokens; "
+                             "chunk_size is %u, and must be equal in all processes of an engine.",
+                             i, n, size, engine->chunk_tokens);
+    }
+    return 0;
+}
+
+int
+kvt_seq_from_chunks(struct kvt_engine *engine, const struct kvt_chunk *chunks, size_t n,
+                    const char *tags, struct kvt_seq **out)
+{
+    struct kvt_seq_extra extra = { .tags = tags };
+    struct kvt_seq *seq = NULL;
+    int err = kvt__engine_check(engine, "kvt_seq_from_chunks");
+
+    if (!err)
+        err = kvt__check_tags(engine, tags);
+    if (!err)
+        err = check_chunks(engine, chunks, n);
+    if (!err)
+        err = make(engine, &extra, 1, &seq);
+    if (!err)
+        err = reserve(seq, n);
     if (err) {
         kvt_seq_free(seq);
         return err;
     }
+    if (n) {
+        uint32_t last = chunks[n - 1].n_tokens;
+
+        memcpy(seq->chunks, chunks, n * sizeof *chunks);
+        seq->flags = chunks[0].flags;
+        seq->n_tail = last < engine->chunk_tokens ? last : 0;
+        seq->tail_known = seq->n_tail;
+        seq->n_chunks = n - seq->tail_known;
+    }
+    seq->is_fixed = true;
     *out = seq;
     return 0;
 }
@@ -116,22 +194,6 @@ kvt_seq_free(struct kvt_seq *seq)
 }
 
 /* ------------------------------------------------------------------- hashing */
-
-/* Allocate memory for n_more chunks.  0; -ENOMEM with a sentence. */
-static int
-reserve(struct kvt_seq *seq, size_t n_more)
-{
-    if (seq->n_chunks + n_more <= seq->max_chunks)
-        return 0;
-    size_t max = seq->max_chunks * 2 > seq->n_chunks + n_more
-        ? seq->max_chunks * 2 : seq->n_chunks + n_more;
-    struct kvt_chunk *chunks = realloc(seq->chunks, max * sizeof *chunks);
-    if (!chunks)
-        return kvt__fail(ENOMEM, "allocate the hashes of %zu chunks", max);
-    seq->chunks = chunks;
-    seq->max_chunks = max;
-    return 0;
-}
 
 /* Add n full chunks without multimodal items.  0; -ENOMEM with a sentence. */
 static int
@@ -310,6 +372,8 @@ append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
 int
 kvt_seq_append(struct kvt_seq *seq, const int32_t *tokens, size_t n_tokens)
 {
+    if (seq->is_fixed)
+        return kvt__fail(EINVAL, "kvt_seq_append: the sequence was made from chunks");
     if (seq->lost_tokens) /* more tokens would get the positions of the lost tokens */
         return kvt__fail(ENOMEM, "kvt_seq_append: tokens of an earlier call are lost");
     int err = append(seq, tokens, n_tokens);
@@ -358,5 +422,9 @@ kvt_seq_chunks(const struct kvt_seq *seq, size_t first, size_t n,
     size_t n_whole = n && first + n > seq->n_chunks ? n - 1 : n;
     if (n_whole)
         memcpy(out, seq->chunks + first, n_whole * sizeof *out);
+    if (n_whole < n && seq->tail_known) {
+        out[n_whole] = seq->chunks[seq->n_chunks];
+        return 0;
+    }
     return n_whole < n ? describe_tail(seq, out + n_whole) : 0;
 }

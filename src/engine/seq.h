@@ -80,6 +80,7 @@ struct kvt_seq {
     int32_t *tail; /* tokens of the partial chunk */
     size_t n_tail;
     bool tail_known; /* chunks[n_chunks] describes the partial chunk */
+    bool is_fixed;    /* made from chunks: the hash chains and `tail` are unused */
     bool lost_tokens; /* an append failed: the sequence accepts no more tokens */
     uint32_t flags; /* flags of the chunks */
     struct kvt__promise promise;
