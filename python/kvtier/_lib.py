@@ -247,6 +247,10 @@ _PROTOTYPES = {
         c_int, c_void_p, c_void_p, c_size_t, POINTER(SeqExtra),
         POINTER(c_void_p),
     ),
+    "kvt_seq_from_chunks": (
+        c_int, c_void_p, c_void_p, c_size_t, c_char_p, POINTER(c_void_p),
+    ),
+    "kvt_seq_tokens": (c_uint64, c_void_p),
     "kvt_seq_append": (c_int, c_void_p, c_void_p, c_size_t),
     "kvt_seq_chunks": (c_int, c_void_p, c_size_t, c_size_t, c_void_p),
     "kvt_seq_free": (None, c_void_p),
@@ -378,8 +382,12 @@ class Config:
 class Seq:
     """struct kvt_seq: the hashed tokens of one request."""
 
-    def __init__(self, handle):
+    def __init__(self, handle, tags=None):
         self.handle = handle
+        self.tags = tags
+
+    def n_tokens(self):
+        return lib().kvt_seq_tokens(self.handle)
 
     def append(self, tokens):
         """Append tokens, an array('i')."""
@@ -508,7 +516,18 @@ class Engine:
         handle = c_void_p()
         _check(lib().kvt_seq_new(self.handle, address, n, ctypes.byref(extra),
                                  ctypes.byref(handle)))
-        return Seq(handle)
+        return Seq(handle, tags)
+
+    def seq_from_chunks(self, chunks, tags=None):
+        """Return a sequence for a worker's lookups.  chunks: all chunks of a sequence of the
+        scheduler, as bytes."""
+        words = array("q")
+        words.frombytes(chunks)
+        handle = c_void_p()
+        _check(lib().kvt_seq_from_chunks(
+            self.handle, words.buffer_info()[0], len(chunks) // CHUNK_BYTES, _bytes(tags),
+            ctypes.byref(handle)))
+        return Seq(handle, tags)
 
     def lookup(self, seq, have_tokens, max_tokens):
         """Return the number of tokens that can be loaded, or None: not known yet, repeat

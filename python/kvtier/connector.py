@@ -25,6 +25,7 @@ from . import (
     plugin,
     vllm_adapters,
     vllm_digest,
+    vllm_hosts,
     vllm_model,
     vllm_policy,
     vllm_stages,
@@ -60,7 +61,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         self._scheduler = None
         self._worker = None
-        self._stages = None  # of a scheduler with pipeline parallelism
+        self._stages = None  # of a scheduler that needs the layers or hosts of its workers
         transfer = vllm_config.kv_transfer_config
         self._parent = _parent(self, sys._getframe(1))
         if role == KVConnectorRole.SCHEDULER:
@@ -88,9 +89,9 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             raise vllm_model.Unsupported(
                 "several KV cache groups, or one of sliding windows, in this vLLM, "
                 "which has no way to report a failed load of them")
-        if KVConnectorWorkerMetadata is object and vllm_model.n_stages(vllm_config) > 1:
+        if KVConnectorWorkerMetadata is object and vllm_model.needs_reports(vllm_config):
             raise vllm_model.Unsupported(
-                "pipeline parallelism in this vLLM, in which workers cannot report to the "
+                "several stages or hosts in this vLLM, in which workers cannot report to the "
                 "scheduler")
         if role == KVConnectorRole.SCHEDULER:
             self._open_scheduler(vllm_config, kv_cache_config, config, settings, infos)
@@ -108,34 +109,49 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             (staging_bytes, int(settings.get("blocking_timeout_secs") or 0)), model.rank)
 
     def _open_scheduler(self, vllm_config, kv_cache_config, config, settings, infos):
-        """Open the scheduler's half.  With pipeline parallelism, self._stages opens the half
-        later, and config stays open until then."""
+        """Open the scheduler's half.  With pipeline parallelism or on several hosts, self._stages
+        opens the half later, and config stays open until then."""
         # Workers need no fingerprint: the scheduler's chunks carry the weights id.
         fingerprint = vllm_digest.fingerprint(vllm_config, settings)
         model = vllm_model.model(vllm_config, kv_cache_config, 0, fingerprint or "")
         transfer = vllm_config.kv_transfer_config
         n_stages = vllm_model.n_stages(vllm_config)
-        vllm_model.tell_hosts(vllm_config)
+        this_host = vllm_hosts.this_host()
 
-        def open_scheduler(stages, reset):
+        def open_scheduler(stages, hosts, reset):
             with contextlib.closing(config):
                 engine = _engine(vllm_config, config, _lib.ROLE_SCHEDULER, stages, model,
                                  max(_staging_bytes(vllm_config, settings, stage)
                                      for stage in stages))
             if reset or fingerprint is None:
                 engine.reset()  # to random weights of this engine alone
+            lookups = None
+            if hosts - {this_host}:
+                lookups = self._look_up_by_workers(engine, settings, infos, model, hosts)
             return Scheduler(
                 engine, infos, settings, can_load=transfer.is_kv_consumer,
                 can_save=transfer.is_kv_producer,
                 n_ranks=vllm_config.parallel_config.world_size, n_stages=n_stages,
                 # MultiConnector passes the answer of one connector only.
                 hands_off=self._parent is None,
-                events=_events(engine, infos, settings, vllm_config, kv_cache_config))
-        if n_stages > 1:
+                events=_events(engine, infos, settings, vllm_config, kv_cache_config),
+                hosts=lookups)
+        if vllm_model.needs_reports(vllm_config):
             self._stages = vllm_stages.Stages(
                 infos, n_stages, model.world_size, open_scheduler)
         else:
-            self._scheduler = open_scheduler([infos], False)
+            self._scheduler = open_scheduler([infos], set(), False)
+
+    def _look_up_by_workers(self, engine, settings, infos, model, hosts):
+        if CacheHitSource is not None:  # the workers do not report where they found the chunks
+            self._storage = CacheHitSource.EXTERNAL_UNSPECIFIED
+        log.info("kvtier: the workers look up chunks, because they run on %d hosts or on another "
+                 "host than the scheduler", len(hosts))
+        if settings.get("max_pinned_size"):
+            log.warning("kvtier: max_pinned_size has no effect: chunks are not pinned in an "
+                        "engine over several hosts")
+        return vllm_hosts.Lookups(engine, settings, model.world_size,
+                                  any(info.kind == _lib.GROUP_SLIDING for info in infos))
 
     @property
     def requires_kv_delivery(self):

@@ -19,22 +19,25 @@ class KVTierMetadata(KVConnectorMetadata):
     ios is a list of (group, chunks, blocks, tags) with chunks as kvt_chunk
     structs and blocks as int32, both in bytes.
 
+    lookups: questions to the workers (vllm_hosts), or None.
+
     Of LoRA adapters: load_adapters, request id -> (LoRARequest, digest); adapter_saves:
     [((keys, digest, number of loads), ios)].  A worker follows these only if vLLM has the
     adapter with this digest.
     """
 
     __slots__ = ("loads", "saves", "prefetches", "cancel", "load_adapters",
-                 "adapter_saves")
+                 "adapter_saves", "lookups")
 
     def __init__(self, loads=(), saves=(), prefetches=(), cancel=False,
-                 load_adapters=None, adapter_saves=()):
+                 load_adapters=None, adapter_saves=(), lookups=None):
         self.loads = loads
         self.saves = saves
         self.prefetches = prefetches
         self.cancel = cancel
         self.load_adapters = load_adapters or {}
         self.adapter_saves = adapter_saves
+        self.lookups = lookups
 
     def __reduce__(self):
         if self is NOTHING:
@@ -43,14 +46,14 @@ class KVTierMetadata(KVConnectorMetadata):
             return "DESCRIBE"
         return KVTierMetadata, (self.loads, self.saves, self.prefetches,
                                 self.cancel, self.load_adapters,
-                                self.adapter_saves)
+                                self.adapter_saves, self.lookups)
 
 
 # The message of a step without work.  Unpickling returns this object.
 NOTHING = KVTierMetadata()
 
-# The message of a step in which each worker reports its layers.  Unpickling returns this
-# object.
+# The message of a step in which each worker reports its layers and its host.  Unpickling
+# returns this object.
 DESCRIBE = KVTierMetadata()
 
 
@@ -62,26 +65,24 @@ class UnusableWorker(KVConnectorWorkerMetadata):
         return self
 
 
-class AdapterLoads(KVConnectorWorkerMetadata):
-    """A worker's report of the LoRA adapters that vLLM has loaded since the last report:
-    [(keys, digest or None)]."""
+class Report(KVConnectorWorkerMetadata):
+    """A report of workers.
 
-    def __init__(self, loads):
-        self.loads = loads
+    adapter_loads: LoRA adapters that vLLM has loaded since the last report, [(keys, digest or
+    None)].  answers: to questions of the scheduler (vllm_hosts).  places: the answer to
+    DESCRIBE, {rank: (names of the layers of each KV cache group, the worker's host)}.
+    """
 
-    def aggregate(self, other):
-        if isinstance(other, UnusableWorker):
-            return other
-        return AdapterLoads(self.loads + other.loads)
-
-
-class StageLayers(KVConnectorWorkerMetadata):
-    """A worker's answer to DESCRIBE: {rank: names of the layers of each KV cache group}."""
-
-    def __init__(self, layers):
-        self.layers = layers
+    def __init__(self, adapter_loads=(), answers=None, places=None):
+        self.adapter_loads = list(adapter_loads)
+        self.answers = answers or {}
+        self.places = places or {}
 
     def aggregate(self, other):
         if isinstance(other, UnusableWorker):
             return other
-        return StageLayers({**self.layers, **other.layers})
+        answers = dict(self.answers)
+        for question, tokens in other.answers.items():
+            answers[question] = {**answers.get(question, {}), **tokens}
+        return Report(self.adapter_loads + other.adapter_loads, answers,
+                      {**self.places, **other.places})

@@ -11,7 +11,6 @@ import hashlib
 import math
 
 from . import _lib
-from .vllm_log import log
 
 # vLLM's null block: named by block tables where a block is not there.
 NULL_BLOCK = 0
@@ -334,14 +333,13 @@ def local_ranks(vllm_config):
     return max(1, n_ranks(vllm_config) // _hosts(vllm_config.parallel_config))
 
 
-def tell_hosts(vllm_config):
-    """Warn if the ranks run on several hosts: a hit needs every rank's chunk, and the
-    scheduler sees only the scheduler's own host."""
-    if local_ranks(vllm_config) < n_ranks(vllm_config):
-        log.warning("kvtier: an engine over %d hosts: of other hosts' ranks "
-                    "this scheduler sees neither host memory nor local directories; "
-                    "chunks are found again only in a directory that all hosts share "
-                    "(remote_url: fs:///DIRECTORY)", _hosts(vllm_config.parallel_config))
+def needs_reports(vllm_config):
+    """Return True if the workers must report before the first lookup: an engine with several
+    stages, or an engine that may have a worker on another host than the scheduler.  With Ray,
+    the configuration does not contain the hosts."""
+    parallel = vllm_config.parallel_config
+    return (n_stages(vllm_config) > 1 or _hosts(parallel) > 1
+            or getattr(parallel, "distributed_executor_backend", None) == "ray")
 
 
 def views(kv_caches, infos, n_blocks):

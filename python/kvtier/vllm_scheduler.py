@@ -11,7 +11,7 @@ from array import array
 from . import _lib, vllm_adapters, vllm_handoff
 from .vllm_extra import describe
 from .vllm_log import log
-from .vllm_meta import NOTHING, AdapterLoads, KVTierMetadata, UnusableWorker
+from .vllm_meta import NOTHING, KVTierMetadata, Report, UnusableWorker
 from .vllm_stats import Collector
 from .vllm_pins import Pins
 from .vllm_uses import Uses
@@ -52,8 +52,10 @@ class _Request:
 
 class Scheduler:
     def __init__(self, engine, infos, settings, can_load, can_save, n_ranks=1,
-                 n_stages=1, hands_off=True, events=None):
+                 n_stages=1, hands_off=True, events=None, hosts=None):
         self._engine = engine
+        self._hosts = hosts  # vllm_hosts.Lookups if the ranks run on several hosts, or None
+        self._lookups = hosts or engine
         self._events = events  # vllm_events.Events, or None
         self._infos = infos
         self._has_windows = any(info.kind == _lib.GROUP_SLIDING for info in infos)
@@ -124,7 +126,7 @@ class Scheduler:
         if state.wait is not None:
             unit = 1 if self._partial else self._chunk
             if state.wait.goes_on(max(hit, computed), most, unit):
-                self._engine.release(state.seq)  # a lookup of a leased hit finds no more chunks
+                self._lookups.release(state.seq)  # a lookup of a leased hit finds no more chunks
                 return None, False
             state.wait = None
         state.computed = computed
@@ -136,7 +138,7 @@ class Scheduler:
 
     def _read_ahead(self, state):
         """Ask the workers to read into host memory the chunks that the lookup waits for."""
-        for group, first, n in self._engine.wanted(state.seq):
+        for group, first, n in self._lookups.wanted(state.seq):
             state.read.update(range(first, first + n))
             self._prefetches.append((group, self._chunks(state, first, first + n), b"",
                                      state.tags.tags))
@@ -238,7 +240,7 @@ class Scheduler:
             return 0
         self._stats.touch(ended=True)
         try:
-            return self._engine.lookup(state.seq, computed, most)
+            return self._lookups.lookup(state.seq, computed, most)
         except (OSError, ValueError) as e:
             log.warning("kvtier: lookup failed, the prompt is computed: %s", e)
             state.may_load = False
@@ -283,8 +285,10 @@ class Scheduler:
         report = getattr(output, "kv_connector_worker_meta", None)
         if isinstance(report, UnusableWorker):
             self._stop()
-        elif isinstance(report, AdapterLoads):
-            self._ranks.note(report.loads)
+        elif isinstance(report, Report):
+            self._ranks.note(report.adapter_loads)
+            if self._hosts:
+                self._hosts.answered(report.answers)
         failed = getattr(output, "failed_recving", None) or ()
         bad = getattr(output, "invalid_block_ids", None) or ()
         if bad:
@@ -306,7 +310,7 @@ class Scheduler:
             state = self._loading(request_id)
             if state is not None:
                 state.loading = None
-                self._engine.release(state.seq)
+                self._lookups.release(state.seq)
 
     def _stop(self):
         """End all lookups and saves: a worker cannot move KV."""
@@ -345,11 +349,12 @@ class Scheduler:
         if self._saving and output.num_scheduled_tokens:
             saves, adapter_saves = self._plan_saves(
                 output.num_scheduled_tokens, get_block_ids)
+        lookups = self._hosts.take_messages() if self._hosts else None
         if not (saves or adapter_saves or self._loads or self._prefetches
-                or self._cancel):
+                or self._cancel or lookups):
             return NOTHING
         meta = KVTierMetadata(self._loads, saves, self._prefetches, self._cancel,
-                              self._load_adapters, adapter_saves)
+                              self._load_adapters, adapter_saves, lookups)
         self._loads, self._prefetches, self._cancel = [], [], False
         self._load_adapters = {}
         return meta
@@ -545,7 +550,7 @@ class Scheduler:
     def _free(self, state):
         if state.seq is not None:
             # Release the lease also during a load: chunks being read need no lease.
-            self._engine.release(state.seq)
+            self._lookups.release(state.seq)
             state.seq.free()
 
     def reset(self):
@@ -572,7 +577,7 @@ class Scheduler:
         state.limit = 0
         self._saving.pop(request_id, None)
         if not state.loading:
-            self._engine.release(state.seq)
+            self._lookups.release(state.seq)
 
     def _renew(self, request_id, state):
         """Describe a request without computed tokens anew.  Chunks of the new weights

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of each stage of pipeline parallelism, as the workers report them.
+"""The layers and the host of each rank, as the workers report them.
 
 The identity of a chunk contains the layers of the chunk's rank, and the scheduler computes
 the identities of all ranks.  vLLM gives the scheduler's connector only the layers of the
-first stage.  So the scheduler asks the workers in each step until every rank has answered,
-and opens kvtier's engine then.
+first stage of pipeline parallelism, and no hosts.  So the scheduler asks the workers in each
+step until every rank has answered, and opens kvtier's engine then.
 """
 
 import time
 
 from .vllm_log import log
-from .vllm_meta import StageLayers, UnusableWorker
+from .vllm_meta import Report, UnusableWorker
 
 _PATIENCE_S = 10.0  # a step of idle workers takes milliseconds
 
 
 class Stages:
-    """Collects the reports.  open_scheduler(stages, reset) opens the scheduler's half;
-    stages: the groups of each stage, as GroupInfo."""
+    """Collects the reports.  open_scheduler(stages, hosts, reset) opens the scheduler's half;
+    stages: the groups of each stage, as GroupInfo; hosts: the hosts of all ranks."""
 
     def __init__(self, infos, n_stages, n_ranks, open_scheduler):
         self._infos = infos
         self._n_stages = n_stages
         self._n_ranks = n_ranks
         self._open = open_scheduler
-        self._layers = {}  # rank -> layers of each group
+        self._places = {}  # rank -> (layers of each group, host)
         self._until = None  # time at which requests wait no longer
         self._warned = False
         self._reset = False
@@ -42,9 +42,9 @@ class Stages:
         if not self._warned:
             self._warned = True
             log.warning("kvtier: nothing is looked up or stored: only %d of %d workers have "
-                        "reported their layers within %d s; kvtier starts when all have. "
+                        "reported their layers and hosts within %d s; kvtier starts when all have. "
                         "With Ray, use --distributed-executor-backend mp",
-                        len(self._layers), self._n_ranks, _PATIENCE_S)
+                        len(self._places), self._n_ranks, _PATIENCE_S)
         return 0, False
 
     def reset(self):
@@ -58,16 +58,16 @@ class Stages:
             return None
         if isinstance(report, UnusableWorker):
             return self._stop("a worker cannot use its KV cache, its log says why")
-        if isinstance(report, StageLayers):
-            self._layers.update(report.layers)
-        if len(self._layers) < self._n_ranks:
+        if isinstance(report, Report):
+            self._places.update(report.places)
+        if len(self._places) < self._n_ranks:
             return None
         per_stage = self._n_ranks // self._n_stages
         stages = []
         for first in range(0, self._n_ranks, per_stage):
-            layers = self._layers[first]
+            layers, _ = self._places[first]
             if len(layers) != len(self._infos) or any(
-                    self._layers[rank] != layers
+                    self._places[rank][0] != layers
                     for rank in range(first, first + per_stage)):
                 return self._stop("ranks of pipeline stage %d have different layers"
                                   % (first // per_stage))
@@ -75,7 +75,8 @@ class Stages:
                            for info, names in zip(self._infos, layers)])
         self.waiting = False
         try:
-            return self._open(stages, self._reset)
+            hosts = {host for _, host in self._places.values()}
+            return self._open(stages, hosts, self._reset)
         except (OSError, ValueError) as e:  # a step of vLLM must not fail
             return self._stop(e)
 

@@ -6,9 +6,9 @@ threads of the library write the copies, and do all of loading.  KV on a device 
 library does not reach passes through vllm_staging.
 """
 
-from . import _lib, _testhook, vllm_adapters
+from . import _lib, _testhook, vllm_adapters, vllm_hosts
 from .vllm_log import log
-from .vllm_meta import NOTHING, AdapterLoads, StageLayers, UnusableWorker
+from .vllm_meta import NOTHING, Report, UnusableWorker
 from .vllm_model import NULL_BLOCK, Unsupported, is_staged, views
 from .vllm_staging import Staging
 from .vllm_stats import Collector
@@ -46,6 +46,8 @@ class Worker:
         self._mover = engine  # copies the blocks: the engine, or a Staging
         self._staging = staging  # bytes, and maximum seconds of a load
         self._rank = rank
+        self._host = vllm_hosts.this_host()
+        self._answers = None  # vllm_hosts.Answers, with several hosts
         self._infos = infos
         self._n_blocks = n_blocks
         self._adapters = adapters  # the return value of vllm_adapters.watch()
@@ -97,6 +99,11 @@ class Worker:
             for load, loading in self._loads.values():
                 loading.doomed = True
                 load.cancel()
+        if meta.lookups:
+            self._stats.touch(ended=True)
+            if self._answers is None:
+                self._answers = vllm_hosts.Answers(self._engine, self._rank)
+            self._answers.receive(meta.lookups)
         if meta.prefetches and self._ready:
             self._prefetch(meta.prefetches)
         for request_id, ios in meta.loads:
@@ -216,18 +223,22 @@ class Worker:
         return bad
 
     def report(self, describe=False):
-        """Return an UnusableWorker for the scheduler if register() failed, else a StageLayers
-        if the scheduler sent DESCRIBE, an AdapterLoads if adapters were loaded, or None."""
+        """Return an UnusableWorker for the scheduler if register() failed, else a Report or
+        None.  describe: the scheduler sent DESCRIBE."""
         if not self._ready:
             return UnusableWorker()
         if describe:
-            return StageLayers({self._rank: [info.layers for info in self._infos]})
+            layers = [info.layers for info in self._infos]
+            return Report(places={self._rank: (layers, self._host)})
         loads = vllm_adapters.take_unreported()
-        return AdapterLoads(loads) if loads else None
+        answers = self._answers and self._answers.take()
+        return Report(loads, answers) if loads or answers else None
 
     def stats(self):
         return self._stats.collect()
 
     def shutdown(self):
+        if self._answers:
+            self._answers.close()
         if self._mover is self._engine or self._mover.close():
             self._engine.close()

@@ -552,7 +552,7 @@ class Halves(Case):
                 self.load()
                 received = self.step(req, 29)
                 self.assertFalse(self.stored)
-                received(vllm_meta.AdapterLoads(others))
+                received(vllm_meta.Report(others))
                 self.step(req, 29)
                 self.assertEqual(len(self.stored), stored)
                 vllm_adapters._counts.clear()
@@ -564,7 +564,7 @@ class Halves(Case):
         keys, digest = vllm_adapters.keys(self.lora), vllm_adapters.digest(self.lora)
         req, _ = self.look_up("a")
         self.load()
-        self.step(req, 29)(vllm_meta.AdapterLoads([(keys, digest)]))
+        self.step(req, 29)(vllm_meta.Report([(keys, digest)]))
         plans = [self.plan(req, 16), self.plan(req, 16)]
         self.assertTrue(all(plan.adapter_saves for plan in plans))
         self.load()
@@ -574,7 +574,7 @@ class Halves(Case):
             if report:
                 self.scheduler.received(Object(
                     finished_recving=None, kv_connector_worker_meta=aggregate(
-                        report, vllm_meta.AdapterLoads([(keys, "other")]))))
+                        report, vllm_meta.Report([(keys, "other")]))))
         self.assertFalse(self.stored)
         self.assertFalse(self.plan(self.look_up("b")[0], 61).adapter_saves)
 

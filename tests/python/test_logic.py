@@ -558,18 +558,14 @@ class Model(unittest.TestCase):
             self.assertEqual(vllm_model.local_ranks(config), 2 * ranks)
         self.assertEqual(vllm_model.local_ranks(self.config()), 1)
 
-    def test_ranks_on_several_hosts_are_one_warning(self):
-        with self.assertLogs("vllm.kvtier") as said:
-            vllm_model.tell_hosts(self.config(tensor_parallel_size=8,
-                                              nnodes_within_dp=2))
-        self.assertEqual(len(said.output), 1)
-        self.assertIn("over 2 hosts", said.output[0])
-        with mock.patch.object(vllm_model.log, "warning") as said:
-            vllm_model.tell_hosts(self.config(tensor_parallel_size=8))
-            said.assert_not_called()
-            vllm_model.tell_hosts(self.config(pipeline_parallel_size=2,
-                                              nnodes_within_dp=2))
-            said.assert_called_once()
+    def test_only_engines_with_stages_or_several_hosts_need_reports(self):
+        for needs, about in (
+                (False, {}), (False, {"tensor_parallel_size": 8}),
+                (False, {"distributed_executor_backend": "mp"}),
+                (True, {"distributed_executor_backend": "ray"}),
+                (True, {"pipeline_parallel_size": 2}),
+                (True, {"tensor_parallel_size": 8, "nnodes_within_dp": 2})):
+            self.assertEqual(vllm_model.needs_reports(self.config(**about)), needs, about)
 
     def test_only_the_class_decides_that_blocks_leave_a_window(self):
         full, sliding = vllm_model.groups(self.config(), self.cache(

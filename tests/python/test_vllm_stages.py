@@ -51,14 +51,16 @@ class Rank:
 class Staged(Sim if fake.HAVE_VLLM else object):
     """Sim with two stages of `tp` ranks.  A stage executes a step after the stage before has
     executed the step, and while the stage before executes later steps.  vLLM's own aggregator
-    joins the ranks' outputs.  No two ranks have equal KV."""
+    joins the ranks' outputs.  No two ranks have equal KV.  is_async: vLLM's AsyncScheduler."""
 
-    def __init__(self, folder, n_blocks=64, depth=2, tp=1, layers=LAYERS, **kwargs):
+    def __init__(self, folder, n_blocks=64, depth=2, tp=1, layers=LAYERS, is_async=False,
+                 **kwargs):
         self.tp, self.layers = tp, layers
-        extra = dict({"chunk_size": CHUNK, "local_cpu": False, "model_fingerprint": "f",
+        self.extra = extra = dict({"chunk_size": CHUNK, "local_cpu": False, "model_fingerprint": "f",
                       "max_local_cpu_size": 0.0625,
                       "remote_url": "fs://localhost:0/" + folder}, **kwargs.pop("extra", {}))
-        super().__init__(None, n_blocks=n_blocks, depth=1, extra=extra, **kwargs)
+        super().__init__(None, n_blocks=n_blocks, depth=2 if is_async else 1, extra=extra,
+                         **kwargs)
         self.depth = depth  # of vLLM's queue of batches
         self.failed = []  # ranks of failed loads
 
@@ -90,9 +92,11 @@ class Staged(Sim if fake.HAVE_VLLM else object):
 
     def step(self):
         if self.scheduler.has_requests() or not self.flying:
-            self.flying.append((self.scheduler.schedule(), []))
-            for new in self.flying[-1][0].scheduled_cached_reqs.resumed_req_ids:
-                self._resumed(new)
+            output = self.scheduler.schedule()
+            for name in output.scheduled_cached_reqs.resumed_req_ids:
+                self._resumed(name)
+            output.sim_era = self.era, self.weights
+            self.flying.append((output, []))
             self._advance()
         if len(self.flying) >= self.depth or not self.scheduler.has_requests():
             output, results = self.flying[0]
@@ -341,9 +345,10 @@ def failing():
     """Return a wrapper of Worker._fail that notes the ranks."""
     fail, ranks = Worker._fail, []
 
-    def noted(worker, *args):
-        ranks.append(worker._rank)
-        return fail(worker, *args)
+    def noted(worker, loading, *args):
+        if not loading.doomed:  # by an abort or a reset
+            ranks.append(worker._rank)
+        return fail(worker, loading, *args)
     noted.ranks = ranks
     return noted
 
