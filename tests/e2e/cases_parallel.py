@@ -4,13 +4,19 @@
 vLLM 0.32's CPU backend runs pipeline parallelism only with a compilation mode: with
 --enforce-eager, the second stage fails at its first batch, also without kvtier.
 """
+import contextlib
+import functools
 import glob
 import json
 import os
+import shutil
 
+import workplace
 from case import CHUNK, all_found, e2e, request_twice
 from cases_vllm import ENGINES_ENV, needs_kvtier
-from place import check
+from place import Skipped, check
+from cases_restart import TWO_RANKS, TWO_RANKS_ENV
+from server import free_port
 
 STAGES = ("--pipeline-parallel-size", "2", "--no-enforce-eager",
           "--compilation-config", json.dumps({"mode": 2, "backend": "eager"}))
@@ -96,4 +102,70 @@ def tensor_and_pipeline_parallel(place):
         check(counted["load_chunks"] == 4 * chunks,
               "%d chunks were loaded" % counted["load_chunks"])
         place.check_idle(server)
+    place.check_hashes()
+
+
+@contextlib.contextmanager
+def two_hosts(place):
+    """Run a server with a rank on each of two hosts; the second host is a UTS namespace with
+    another host name, with a directory of its own."""
+    port = free_port()
+    second_store = os.path.join(place.directory, "second")
+    os.makedirs(second_store, exist_ok=True)
+    head = place.server(*ranks_on_hosts(0, port), env=TWO_RANKS_ENV)
+    config = os.path.join(place.directory, "second.yaml")
+    workplace.write_config(config, second_store, **place.settings)
+    second = place.server(*ranks_on_hosts(1, port), "--headless",
+                          env={**TWO_RANKS_ENV, "LMCACHE_CONFIG_FILE": config})
+    place.last_server = head
+    second.command = functools.partial(headless, second.command)
+    second.wait_ready = lambda began: None  # it has no port
+    with second, head:
+        yield head
+
+
+def ranks_on_hosts(host, port):
+    return (*TWO_RANKS, "--distributed-executor-backend", "mp", "--nnodes", "2",
+            "--node-rank", str(host), "--master-addr", "127.0.0.1", "--master-port", str(port))
+
+
+def headless(command):
+    """Return the command of a server as the command of the workers of another host."""
+    python, _, _, *args = command()
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "headless.py")
+    return ["unshare", "--uts", "sh", "-c", "hostname second-host && exec \"$@\"", "sh",
+            python, script, *args]
+
+
+@e2e
+def two_hosts_without_shared_storage(place):
+    """Two ranks on two hosts with a directory each: hits after a restart, a lost directory."""
+    needs_kvtier(place)
+    if os.geteuid():
+        raise Skipped("root makes the second host's name")
+    with two_hosts(place) as server:
+        prompts, oracles = request_twice(place, server, (300, 1100))
+        place.stores_ended()
+    chunks = sum(len(prompt) // CHUNK for prompt in prompts)
+    second = os.path.join(place.directory, "second", "kvtier")
+    for folder, rank in (os.path.join(place.store, "kvtier"), 0), (second, 1):
+        names = os.listdir(folder)
+        check(len(names) == chunks and all(f"@2@{rank}@" in name for name in names),
+              f"host {rank} stored {names}")
+    with two_hosts(place) as server:
+        all_found(place, server, prompts, oracles, "on two hosts")
+        counted = place.counted(server, "load_chunks", 2 * chunks)
+        check(counted["load_chunks"] == 2 * chunks,
+              "%d chunks were loaded" % counted["load_chunks"])
+        server.reset_prefix_cache(external=True)
+        answer, found = place.hit(server, prompts[1], but=len(prompts[1]))
+        check(not found, f"after a reset {found} tokens are found")
+        place.check_close(answer, oracles[1], "after a reset")
+        place.check_idle(server)
+    shutil.rmtree(os.path.dirname(second))
+    with two_hosts(place) as server:
+        answer, found = place.hit(server, prompts[1], but=len(prompts[1]))
+        check(not found, f"without the second host's directory {found} tokens are found")
+        place.check_close(answer, oracles[1], "without the second host's directory")
+    check("the workers look up chunks" in place.read_log(), "the workers looked nothing up")
     place.check_hashes()
