@@ -61,7 +61,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         self._scheduler = None
         self._worker = None
-        self._stages = None  # of a scheduler that needs the layers or hosts of its workers
+        self._stages = None  # of a scheduler that waits for the reports of the workers
         transfer = vllm_config.kv_transfer_config
         self._parent = _parent(self, sys._getframe(1))
         if role == KVConnectorRole.SCHEDULER:
@@ -89,10 +89,11 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             raise vllm_model.Unsupported(
                 "several KV cache groups, or one of sliding windows, in this vLLM, "
                 "which has no way to report a failed load of them")
-        if KVConnectorWorkerMetadata is object and vllm_model.needs_reports(vllm_config):
+        if KVConnectorWorkerMetadata is object and vllm_model.needs_reports(
+                vllm_config, kv_cache_config):
             raise vllm_model.Unsupported(
-                "several stages or hosts in this vLLM, in which workers cannot report to the "
-                "scheduler")
+                "several stages or hosts, or layers with different KV in a KV cache group, in "
+                "this vLLM, in which workers cannot report to the scheduler")
         if role == KVConnectorRole.SCHEDULER:
             self._open_scheduler(vllm_config, kv_cache_config, config, settings, infos)
             return
@@ -109,8 +110,8 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             (staging_bytes, int(settings.get("blocking_timeout_secs") or 0)), model.rank)
 
     def _open_scheduler(self, vllm_config, kv_cache_config, config, settings, infos):
-        """Open the scheduler's half.  With pipeline parallelism or on several hosts, self._stages
-        opens the half later, and config stays open until then."""
+        """Open the scheduler's half.  If the scheduler needs reports of the workers,
+        self._stages opens the half later, and config stays open until then."""
         # Workers need no fingerprint: the scheduler's chunks carry the weights id.
         fingerprint = vllm_digest.fingerprint(vllm_config, settings)
         model = vllm_model.model(vllm_config, kv_cache_config, 0, fingerprint or "")
@@ -127,18 +128,17 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
                 engine.reset()  # to random weights of this engine alone
             lookups = None
             if hosts - {this_host}:
-                lookups = self._look_up_by_workers(engine, settings, infos, model, hosts)
+                lookups = self._look_up_by_workers(engine, settings, stages[0], model, hosts)
             return Scheduler(
-                engine, infos, settings, can_load=transfer.is_kv_consumer,
+                engine, stages[0], settings, can_load=transfer.is_kv_consumer,
                 can_save=transfer.is_kv_producer,
                 n_ranks=vllm_config.parallel_config.world_size, n_stages=n_stages,
                 # MultiConnector passes the answer of one connector only.
                 hands_off=self._parent is None,
-                events=_events(engine, infos, settings, vllm_config, kv_cache_config),
+                events=_events(engine, stages[0], settings, vllm_config, kv_cache_config),
                 hosts=lookups)
-        if vllm_model.needs_reports(vllm_config):
-            self._stages = vllm_stages.Stages(
-                infos, n_stages, model.world_size, open_scheduler)
+        if vllm_model.needs_reports(vllm_config, kv_cache_config):
+            self._stages = vllm_stages.Stages(n_stages, model.world_size, open_scheduler)
         else:
             self._scheduler = open_scheduler([infos], set(), False)
 

@@ -98,13 +98,13 @@ class _Blocks:
 
 
 class _Group:
-    """A KV cache group of vLLM."""
+    """A KV cache group of vLLM.  number: of kvtier's group."""
 
     def __init__(self, number, info, spec):
-        self.number = number
+        self.number, self.table = number, info.table
         self.size = info.block_tokens
         self.per_chunk = info.blocks_per_chunk
-        self.about = {"group_idx": number}
+        self.about = {"group_idx": info.table}
         if get_kv_cache_spec_kind:
             self.about["kv_cache_spec_kind"] = get_kv_cache_spec_kind(spec).value
             self.about["kv_cache_spec_sliding_window"] = get_kv_cache_spec_sliding_window(spec)
@@ -120,7 +120,7 @@ class _Group:
 
     def removed(self, chunks, medium):
         return _event(BlockRemoved, block_hashes=[h for blocks in chunks for h in blocks.hashes],
-                      medium=_MEDIA[medium], group_idx=self.number)
+                      medium=_MEDIA[medium], group_idx=self.table)
 
 
 class _Watch:
@@ -212,8 +212,11 @@ class Events:
 
     def __init__(self, engine, infos, groups, storage, hash_tokens, n_ranks):
         self._engine = engine
-        self._groups = [_Group(i, info, group.kv_cache_spec)
-                        for i, (info, group) in enumerate(zip(infos, groups))]
+        # Groups with a common block table have the same blocks: the first describes them all.
+        self._groups = {}
+        for i, info in enumerate(infos):
+            if not i or info.table != infos[i - 1].table:
+                self._groups[i] = _Group(i, info, groups[info.table].kv_cache_spec)
         self._visible = _visible(storage)
         self._storage = storage != "none"
         self._hash_tokens = hash_tokens
@@ -234,6 +237,8 @@ class Events:
         lora = getattr(request, "lora_request", None)
         if extra.tags != (lora and "lora%%%s" % lora.lora_name):
             return  # a router cannot match a client's own tags
+        if group not in self._groups:
+            return
         hashes = self._block_hashes(request, self._groups[group].size)
         watch = self._watches.get((group, extra.tags))
         if hashes is None:

@@ -52,7 +52,7 @@ class KVTierMetadata(KVConnectorMetadata):
 # The message of a step without work.  Unpickling returns this object.
 NOTHING = KVTierMetadata()
 
-# The message of a step in which each worker reports its layers and its host.  Unpickling
+# The message of a step in which each worker describes its layers and its host.  Unpickling
 # returns this object.
 DESCRIBE = KVTierMetadata()
 
@@ -70,7 +70,7 @@ class Report(KVConnectorWorkerMetadata):
 
     adapter_loads: LoRA adapters that vLLM has loaded since the last report, [(keys, digest or
     None)].  answers: to questions of the scheduler (vllm_hosts).  places: the answer to
-    DESCRIBE, {rank: (names of the layers of each KV cache group, the worker's host)}.
+    DESCRIBE, {rank: (groups of the rank's layers, as GroupInfo, and the worker's host)}.
     """
 
     def __init__(self, adapter_loads=(), answers=None, places=None):

@@ -6,7 +6,6 @@ the workers must compute equal descriptions, so no function here depends on the 
 """
 
 import collections
-import copy
 import hashlib
 import math
 
@@ -49,13 +48,14 @@ class Unsupported(Exception):
 
 
 class GroupInfo:
-    """One KV cache group: layers that share a block table."""
+    """A group of kvtier: layers with a common block table and blocks of one shape."""
 
-    __slots__ = ("kind", "window", "in_pieces", "block_tokens", "blocks_per_chunk", "format",
-                 "n_heads", "head_bytes", "block_bytes", "layout", "layers",
+    __slots__ = ("table", "kind", "window", "in_pieces", "block_tokens", "blocks_per_chunk",
+                 "format", "n_heads", "head_bytes", "block_bytes", "layout", "layers",
                  "replicated", "packing")
 
-    def __init__(self):
+    def __init__(self, table=0):
+        self.table = table  # number of vLLM's KV cache group, which has the block table
         self.packing = _lib.PACKING_UNKNOWN
         self.in_pieces = False  # chunked local attention; `window` is the size of a piece
 
@@ -65,12 +65,6 @@ class GroupInfo:
         if self.in_pieces:
             return start // self.window * self.window
         return max(0, start - self.window + 1) if self.window else 0
-
-    def with_layers(self, layers):
-        """Return the description of the same group in another stage."""
-        info = copy.copy(self)
-        info.layers = layers
-        return info
 
     def to_c(self):
         return _lib.Group(
@@ -116,27 +110,73 @@ def check_supported(vllm_config, kv_cache_config):
         if n_stages(vllm_config) > 1 and not group.layer_names:
             raise Unsupported("pipeline parallelism that gives a stage no layer of KV cache "
                               "group %d" % number)
-        spec = group.kv_cache_spec
-        # Compare the class: a FullAttentionSpec may have a sliding_window and still keep
-        # all blocks.
-        if type(spec).__name__ not in _KINDS:
-            raise Unsupported("KV cache of kind %s" % type(spec).__name__)
-        if type(spec).__name__ in _WINDOWS and _window(spec) < 2:
-            raise Unsupported("a sliding window of %d" % _window(spec))
-        if getattr(spec, "non_causal", False):
-            raise Unsupported("attention that is not causal")
-        if getattr(spec, "tokens_per_state", 1) != 1:
-            raise Unsupported("a KV cache with compressed tokens")
-        if getattr(spec, "model_version", None):
-            raise Unsupported("the KV cache of %s" % spec.model_version)
-        # vLLM's reference kernels for a CPU compute a prompt only from the start; vLLM then
-        # turns prefix caching off.
-        if type(spec).__name__ == _MLA and not getattr(
-                vllm_config.cache_config, "enable_prefix_caching", True):
-            raise Unsupported("MLA without prefix caching")
         if not getattr(group, "enable_kv_transfer", True) or getattr(
                 group, "host_resident", False):
             raise Unsupported("KV cache groups that cannot be transferred")
+        shapes = _shapes(group)
+        for spec, _ in shapes:
+            _check_spec(vllm_config, spec)
+        # The scheduler must ask the workers, and sees only the tensors.
+        if len(shapes) > 1 and not _has_several_shapes(kv_cache_config, group):
+            raise Unsupported("layers with different KV in a KV cache group of this vLLM, whose "
+                              "scheduler does not see the difference")
+
+
+def _check_spec(vllm_config, spec):
+    # Compare the class: a FullAttentionSpec may have a sliding_window and still keep all
+    # blocks.
+    name = type(spec).__name__
+    if name not in _KINDS:
+        raise Unsupported("KV cache of kind %s" % name)
+    if name in _WINDOWS and _window(spec) < 2:
+        raise Unsupported("a sliding window of %d" % _window(spec))
+    if getattr(spec, "non_causal", False):
+        raise Unsupported("attention that is not causal")
+    if getattr(spec, "tokens_per_state", 1) != 1:
+        raise Unsupported("a KV cache with compressed tokens")
+    if getattr(spec, "model_version", None):
+        raise Unsupported("the KV cache of %s" % spec.model_version)
+    # vLLM's reference kernels for a CPU compute a prompt only from the start; vLLM then turns
+    # prefix caching off.
+    if name == _MLA and not getattr(vllm_config.cache_config, "enable_prefix_caching", True):
+        raise Unsupported("MLA without prefix caching")
+
+
+def _shapes(group):
+    """Return [(spec, names of layers)] of a KV cache group of vLLM.  A worker has a spec for
+    each layer if layers have different specs (UniformTypeKVCacheSpecs); the scheduler has the
+    spec of one layer."""
+    specs = getattr(group.kv_cache_spec, "kv_cache_specs", None)
+    if specs is None:
+        return [(group.kv_cache_spec, list(group.layer_names))]
+    found = {}
+    for name in group.layer_names:
+        found.setdefault(specs[name], []).append(name)
+    return list(found.items())
+
+
+def _has_several_shapes(kv_cache_config, group):
+    """Return True if the layers of a KV cache group have different specs, by the tensors that
+    the scheduler sees too."""
+    names, found = set(group.layer_names), set()
+    for number, tensor in enumerate(kv_cache_config.kv_cache_tensors):
+        if hasattr(tensor, "layers"):  # all layers of the group with one spec
+            if not names.isdisjoint(tensor.layers):
+                found.add(number)
+        elif not names.isdisjoint(tensor.shared_by):
+            found.add(tensor.size)
+    return len(found) > 1
+
+
+def needs_reports(vllm_config, kv_cache_config):
+    """Return True if the workers must report before the first lookup: the scheduler does not
+    see the layers of all stages, or not the shapes of the layers' blocks, or a worker may be on
+    another host than the scheduler.  With Ray, the configuration does not contain the hosts."""
+    parallel = vllm_config.parallel_config
+    return (n_stages(vllm_config) > 1 or _hosts(parallel) > 1
+            or getattr(parallel, "distributed_executor_backend", None) == "ray"
+            or any(_has_several_shapes(kv_cache_config, group)
+                   for group in kv_cache_config.kv_cache_groups))
 
 
 def check_chunk_size(chunk_tokens, block_sizes):
@@ -152,36 +192,42 @@ def check_chunk_size(chunk_tokens, block_sizes):
 
 
 def groups(vllm_config, kv_cache_config, chunk_tokens):
-    """Return [GroupInfo], in the order of vLLM's groups."""
+    """Return [GroupInfo]: for each of vLLM's groups a GroupInfo for each shape of blocks.  The
+    order of the shapes does not depend on the order of the layers, which differs between the
+    stages of pipeline parallelism."""
     check_chunk_size(chunk_tokens, sorted({
         group.kv_cache_spec.block_size
         for group in kv_cache_config.kv_cache_groups}))
-    found = []
-    for group in kv_cache_config.kv_cache_groups:
-        spec = group.kv_cache_spec
-        info = GroupInfo()
-        info.window = _window(spec)
-        info.in_pieces = type(spec).__name__ == "ChunkedLocalAttentionSpec"
-        info.kind = _lib.GROUP_SLIDING if info.window else _lib.GROUP_FULL
-        info.block_tokens = spec.block_size
-        info.blocks_per_chunk = chunk_tokens // spec.block_size
-        info.n_heads = spec.num_kv_heads
-        info.head_bytes = spec.head_size * spec.dtype.itemsize
-        info.block_bytes = getattr(spec, "real_page_size_bytes",
-                                   spec.page_size_bytes)
-        info.format = _format(vllm_config, kv_cache_config, info,
-                              type(spec).__name__ == _MLA)
-        if info.format == _lib.FORMAT_OPAQUE:
-            _describe_packing(info, spec, vllm_config, kv_cache_config)
-        else:  # two kinds of FP8 are both bytes
-            info.layout = getattr(vllm_config.cache_config, "cache_dtype", "auto")
-        info.layers = list(group.layer_names)
-        # Every rank of a stage computes the whole latent vector of MLA.
-        info.replicated = int(
-            type(spec).__name__ == _MLA
-            and vllm_config.parallel_config.tensor_parallel_size > 1)
-        found.append(info)
-    return found
+    shapes = [_shapes(group) for group in kv_cache_config.kv_cache_groups]
+    is_alone = sum(map(len, shapes)) == 1
+    return sorted((_describe(vllm_config, kv_cache_config, chunk_tokens, table, spec, layers,
+                             is_alone)
+                   for table, found in enumerate(shapes) for spec, layers in found),
+                  key=lambda info: (info.table, info.block_bytes, info.layout))
+
+
+def _describe(vllm_config, kv_cache_config, chunk_tokens, table, spec, layers, is_alone):
+    """Return the GroupInfo of layers with one spec.  is_alone: the model has no other layers."""
+    is_mla = type(spec).__name__ == _MLA
+    info = GroupInfo(table)
+    info.window = _window(spec)
+    info.in_pieces = type(spec).__name__ == "ChunkedLocalAttentionSpec"
+    info.kind = _lib.GROUP_SLIDING if info.window else _lib.GROUP_FULL
+    info.block_tokens = spec.block_size
+    info.blocks_per_chunk = chunk_tokens // spec.block_size
+    info.n_heads = spec.num_kv_heads
+    info.head_bytes = spec.head_size * spec.dtype.itemsize
+    info.block_bytes = getattr(spec, "real_page_size_bytes", spec.page_size_bytes)
+    info.format = _format(vllm_config, info, is_mla, is_alone)
+    if info.format == _lib.FORMAT_OPAQUE:
+        _describe_packing(info, spec, vllm_config, kv_cache_config)
+    else:  # two kinds of FP8 are both bytes
+        info.layout = getattr(vllm_config.cache_config, "cache_dtype", "auto")
+    info.layers = layers
+    # Every rank of a stage computes the whole latent vector of MLA.
+    info.replicated = int(
+        is_mla and vllm_config.parallel_config.tensor_parallel_size > 1)
+    return info
 
 
 def _window(spec):
@@ -189,15 +235,14 @@ def _window(spec):
     return getattr(spec, _WINDOWS.get(type(spec).__name__, ""), 0)
 
 
-def _format(vllm_config, kv_cache_config, info, mla):
+def _format(vllm_config, info, mla, is_alone):
     """Return the chunk format of a group.
 
     On a device a block is K and V of each token and head, and chunks of a model with one group
     have LMCache's order.  Packed blocks are stored unchanged, and so are blocks of models
     with several groups, because LMCache's names do not distinguish groups."""
     planes = 1 if mla else 2
-    if (device_type(vllm_config) == "cpu"
-            or len(kv_cache_config.kv_cache_groups) > 1
+    if (device_type(vllm_config) == "cpu" or not is_alone
             or info.block_bytes != (planes * info.block_tokens * info.n_heads
                                     * info.head_bytes)):
         return _lib.FORMAT_OPAQUE
@@ -288,7 +333,9 @@ def _isa(spec, vllm_config):
 
 
 def kv_dtype(kv_cache_config):
-    names = {str(group.kv_cache_spec.dtype)
+    """Return LMCache's name of the type of the KV.  The types of a group's other layers are in
+    the layouts."""
+    names = {str(_shapes(group)[0][0].dtype)
              for group in kv_cache_config.kv_cache_groups}
     if len(names) > 1:
         raise Unsupported("KV cache groups of different types: %s"
@@ -331,15 +378,6 @@ def _hosts(parallel):
 def local_ranks(vllm_config):
     """Return the number of workers on each host."""
     return max(1, n_ranks(vllm_config) // _hosts(vllm_config.parallel_config))
-
-
-def needs_reports(vllm_config):
-    """Return True if the workers must report before the first lookup: an engine with several
-    stages, or an engine that may have a worker on another host than the scheduler.  With Ray,
-    the configuration does not contain the hosts."""
-    parallel = vllm_config.parallel_config
-    return (n_stages(vllm_config) > 1 or _hosts(parallel) > 1
-            or getattr(parallel, "distributed_executor_backend", None) == "ray")
 
 
 def views(kv_caches, infos, n_blocks):

@@ -266,7 +266,7 @@ class Scheduler:
             # The last block may lie partly beyond the hit: vLLM computes these tokens and
             # overwrites the loaded bytes.
             wanted = array("i", (
-                ids[group][i] if have <= i * size < hit and i < len(ids[group])
+                ids[info.table][i] if have <= i * size < hit and i < len(ids[info.table])
                 else -1
                 for i in range(first * info.blocks_per_chunk,
                                -(-min(end * self._chunk, state.tokens) // size))))
@@ -432,7 +432,7 @@ class Scheduler:
                          (max(state.saved, known.stop), last)) if known else (
                              (state.saved, last),)
             for span in spans:
-                self._save_span(ios, state, group, ids[group], *span)
+                self._save_span(ios, state, group, ids[info.table], *span)
         return is_findable
 
     def _findable_end(self, state, n_chunks):
@@ -455,13 +455,13 @@ class Scheduler:
         tokens = state.request.num_prompt_tokens
         chunk, is_whole = tokens // self._chunk, True
         for group, info in enumerate(self._infos):
-            end = -(-tokens // info.block_tokens)
-            if end > len(ids[group]) or (
+            end, mine = -(-tokens // info.block_tokens), ids[info.table]
+            if end > len(mine) or (
                     info.kind == _lib.GROUP_SLIDING
                     and chunk < self._first_alive(info, start)):
                 is_whole = False
                 continue
-            blocks = array("i", ids[group][chunk * info.blocks_per_chunk:end])
+            blocks = array("i", mine[chunk * info.blocks_per_chunk:end])
             ios.append((group, state.tail, blocks.tobytes(), state.tags.tags))
         return is_whole
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers and the host of each rank, as the workers report them.
+"""The groups of layers and the host of each rank, as the workers report them.
 
 The identity of a chunk contains the layers of the chunk's rank, and the scheduler computes
 the identities of all ranks.  vLLM gives the scheduler's connector only the layers of the
-first stage of pipeline parallelism, and no hosts.  So the scheduler asks the workers in each
-step until every rank has answered, and opens kvtier's engine then.
+first stage of pipeline parallelism, only one of the shapes if layers of a KV cache group have
+blocks of different shapes, and no hosts.  So the scheduler asks the workers in each step until
+every rank has answered, and opens kvtier's engine then.
 """
 
 import time
@@ -19,12 +20,11 @@ class Stages:
     """Collects the reports.  open_scheduler(stages, hosts, reset) opens the scheduler's half;
     stages: the groups of each stage, as GroupInfo; hosts: the hosts of all ranks."""
 
-    def __init__(self, infos, n_stages, n_ranks, open_scheduler):
-        self._infos = infos
+    def __init__(self, n_stages, n_ranks, open_scheduler):
         self._n_stages = n_stages
         self._n_ranks = n_ranks
         self._open = open_scheduler
-        self._places = {}  # rank -> (layers of each group, host)
+        self._places = {}  # rank -> (GroupInfo of each group, host)
         self._until = None  # time at which requests wait no longer
         self._warned = False
         self._reset = False
@@ -63,16 +63,15 @@ class Stages:
         if len(self._places) < self._n_ranks:
             return None
         per_stage = self._n_ranks // self._n_stages
-        stages = []
-        for first in range(0, self._n_ranks, per_stage):
-            layers, _ = self._places[first]
-            if len(layers) != len(self._infos) or any(
-                    self._places[rank][0] != layers
-                    for rank in range(first, first + per_stage)):
+        stages = [self._places[first][0] for first in range(0, self._n_ranks, per_stage)]
+        for rank, (groups, _) in self._places.items():
+            mine = stages[rank // per_stage]
+            if [info.layers for info in groups] != [info.layers for info in mine]:
                 return self._stop("ranks of pipeline stage %d have different layers"
-                                  % (first // per_stage))
-            stages.append([info.with_layers(names)
-                           for info, names in zip(self._infos, layers)])
+                                  % (rank // per_stage))
+        if len({len(groups) for groups in stages}) > 1:
+            return self._stop("the layers of a pipeline stage lack a shape of KV that the layers "
+                              "of another stage have")
         self.waiting = False
         try:
             hosts = {host for _, host in self._places.values()}

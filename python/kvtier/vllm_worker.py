@@ -228,8 +228,7 @@ class Worker:
         if not self._ready:
             return UnusableWorker()
         if describe:
-            layers = [info.layers for info in self._infos]
-            return Report(places={self._rank: (layers, self._host)})
+            return Report(places={self._rank: (self._infos, self._host)})
         loads = vllm_adapters.take_unreported()
         answers = self._answers and self._answers.take()
         return Report(loads, answers) if loads or answers else None

@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models with layers of full attention and layers that read a part of the tokens."""
+"""Models whose layers differ: full attention and layers that read a part of the tokens,
+different numbers of heads."""
+import os
+
 import workplace
-from case import request_twice, e2e
+from case import all_found, found_in_memory, request_twice, e2e
+from cases_vllm import needs_kvtier
 from place import Skipped, check, first_token_difference
 from server import max_logprob_difference
 
@@ -19,12 +23,53 @@ def chunked_local_attention(place):
     found_after_a_restart(place, "chunked-local")
 
 
-def found_after_a_restart(place, model):
+@e2e
+def different_head_counts(place):
+    """Layers with 1, 2, 4 and 8 KV heads: bit for bit after a restart, in host memory, and
+    with damaged chunks of the layers with 2 heads."""
+    needs_kvtier(place)
+    use_model(place, "mixed-heads")
+    place.settings["local_cpu"] = "true"
+    with place.server("--trust-remote-code") as server:
+        prompts, oracles = request_twice(place, server, (300, 1300, 2400))
+        place.stored()
+    shapes = {}  # the last part of a file's name -> files
+    for path in chunks_of(place):
+        shapes.setdefault(path.rsplit("@", 1)[1], []).append(path)
+    n_chunks = sum(len(prompt) // workplace.CHUNK_TOKENS for prompt in prompts)
+    check(sorted(map(len, shapes.values())) == [n_chunks] * 4,
+          "the store has %s chunks of each shape" % sorted(map(len, shapes.values())))
+    with place.server("--trust-remote-code") as server:
+        all_found(place, server, prompts, oracles, "after the restart")
+        found_in_memory(place, server, prompts, oracles, len(shapes))
+        place.check_idle(server)
+    two_heads = sorted(shapes.values(), key=lambda paths: os.path.getsize(paths[0]))[1]
+    for path in two_heads:
+        os.truncate(path, 1000)
+    with place.server("--trust-remote-code") as server:
+        for prompt, oracle in zip(prompts, oracles):
+            place.check_close(server.complete(prompt), oracle, "with damaged chunks")
+        counted = place.counted(server, "load_corrupt", 1)
+        check(counted["load_corrupt"] > 0, "no damage was met")
+        place.check_idle(server)
+    place.check_hashes()
+
+
+def chunks_of(place):
+    return [path for path in workplace.files_below(place.store)
+            if f"{os.sep}.kvtier{os.sep}" not in path]
+
+
+def use_model(place, model):
     place.model = model
     try:
         place.model_directory()
     except workplace.Unavailable as e:
         raise Skipped(str(e).splitlines()[0]) from e
+
+
+def found_after_a_restart(place, model):
+    use_model(place, model)
     with place.server() as server:
         prompts, oracles = request_twice(place, server, (400, 1300, 2400))
         place.stored()

@@ -36,8 +36,8 @@ def request(name="a", n=61, **more):
     return Object(**about)
 
 
-def info(kind=_lib.GROUP_FULL, window=0):
-    group = vllm_model.GroupInfo()
+def info(kind=_lib.GROUP_FULL, window=0, table=0):
+    group = vllm_model.GroupInfo(table)
     group.kind, group.window = kind, window
     group.block_tokens, group.blocks_per_chunk = 4, 2
     group.n_heads, group.head_bytes, group.block_bytes = 1, 8, 32
@@ -97,7 +97,7 @@ class Halves(unittest.TestCase):
         self.assertIs(half.build_meta(output()), vllm_meta.NOTHING)
 
     def test_a_sliding_group_loads_its_window_only(self):
-        self.infos = [info(), info(_lib.GROUP_SLIDING, 10)]
+        self.infos = [info(), info(_lib.GROUP_SLIDING, 10, table=1)]
         half = self.scheduler()
         _, meta = self.allocate(half, "a", 0, 40, tuple(range(1, 16)),
                                 (0,) * 7 + tuple(range(21, 29)))
@@ -478,7 +478,7 @@ MLAAttentionSpec = type("MLAAttentionSpec", (FullAttentionSpec,), {})
 
 class Model(unittest.TestCase):
     def cache(self, *specs):
-        return Object(num_blocks=8, kv_cache_groups=[
+        return Object(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[
             Object(kv_cache_spec=spec, layer_names=["x"]) for spec in specs])
 
     def config(self, prefix_caching=True, **parallel):
@@ -565,7 +565,8 @@ class Model(unittest.TestCase):
                 (True, {"distributed_executor_backend": "ray"}),
                 (True, {"pipeline_parallel_size": 2}),
                 (True, {"tensor_parallel_size": 8, "nnodes_within_dp": 2})):
-            self.assertEqual(vllm_model.needs_reports(self.config(**about)), needs, about)
+            self.assertEqual(vllm_model.needs_reports(
+                self.config(**about), self.cache(FullAttentionSpec())), needs, about)
 
     def test_only_the_class_decides_that_blocks_leave_a_window(self):
         full, sliding = vllm_model.groups(self.config(), self.cache(

@@ -100,7 +100,7 @@ class Side:
                                    pipeline_parallel_size=1,
                                    rank=0),
             device_config=Object(device_type=device_type))
-        self.cache = Object(num_blocks=BLOCKS, kv_cache_groups=[
+        self.cache = Object(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=[
             Object(kv_cache_spec=spec, layer_names=[
                 "%d.%d" % (group, layer) for layer in range(LAYERS)])
             for group, spec in enumerate(specs)])

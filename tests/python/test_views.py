@@ -80,7 +80,7 @@ NHD, HND = (0, 2, 1, 3), (0, 1, 2, 3)
 
 
 def groups(*specs, device="cuda"):
-    cache = Object(num_blocks=BLOCKS, kv_cache_groups=[
+    cache = Object(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=[
         Object(kv_cache_spec=spec, layer_names=["%d.0" % i, "%d.1" % i])
         for i, spec in enumerate(specs)])
     config = Object(parallel_config=Object(tensor_parallel_size=1),

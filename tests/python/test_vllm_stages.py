@@ -152,7 +152,11 @@ class Staged(Sim if fake.HAVE_VLLM else object):
 
 @unittest.skipUnless(fake.HAVE_VLLM and fake.have_library() and REPORTS,
                      "vLLM with reports of workers, or libkvtier.so, is not there")
-class Stages(unittest.TestCase):
+class StagedCase(unittest.TestCase):
+    """The base class of tests of Staged, over a directory."""
+
+    kind = Staged
+
     def setUp(self):
         self.new_folder()
 
@@ -162,7 +166,7 @@ class Stages(unittest.TestCase):
         self.folder = folder.name
 
     def sim(self, **kwargs):
-        sim = Staged(self.folder, **kwargs)
+        sim = self.kind(self.folder, **kwargs)
         self.addCleanup(sim.close)
         return sim
 
@@ -185,6 +189,27 @@ class Stages(unittest.TestCase):
         sim.close()
         return sim.hits
 
+    def storm(self, windows, tp, depth, vanish=0.0, seed=0, layers=LAYERS):
+        rand = random.Random(seed)
+        sim = self.sim(n_blocks=36 * (1 + len(windows)), windows=windows, depth=depth, tp=tp,
+                       seed=seed, layers=layers)
+        for i in range(30):
+            sim.add("r%d" % i, prompt(i % 12, rand.randrange(5, 90), rand.choice((0, 5))),
+                    max_tokens=rand.randrange(1, 24))
+            for _ in range(rand.randrange(6)):
+                files = glob.glob(os.path.join(self.folder, "kvtier", "*"))
+                if files and rand.random() < vanish:
+                    os.unlink(rand.choice(files))
+                sim.step()
+            if rand.random() < 0.25:
+                sim.abort("r%d" % rand.randrange(i + 1))
+        sim.run(at_most=200000)
+        sim.check_rest()
+        sim.close()
+        return sum(hit > 0 for hit in sim.hits.values())
+
+
+class Stages(StagedCase):
     def test_a_restarted_engine_loads_the_chunks_of_all_stages(self):
         for tp in (1, 2):
             with self.subTest(tp=tp):
@@ -228,25 +253,6 @@ class Stages(unittest.TestCase):
                     self.storm(windows, 1, 2, vanish=0.3, seed=seed)
                 ranks |= set(fail.ranks)
             self.assertEqual(ranks, {0, 1})
-
-    def storm(self, windows, tp, depth, vanish=0.0, seed=0):
-        rand = random.Random(seed)
-        sim = self.sim(n_blocks=36 * (1 + len(windows)), windows=windows, depth=depth, tp=tp,
-                       seed=seed)
-        for i in range(30):
-            sim.add("r%d" % i, prompt(i % 12, rand.randrange(5, 90), rand.choice((0, 5))),
-                    max_tokens=rand.randrange(1, 24))
-            for _ in range(rand.randrange(6)):
-                files = glob.glob(os.path.join(self.folder, "kvtier", "*"))
-                if files and rand.random() < vanish:
-                    os.unlink(rand.choice(files))
-                sim.step()
-            if rand.random() < 0.25:
-                sim.abort("r%d" % rand.randrange(i + 1))
-        sim.run(at_most=200000)
-        sim.check_rest()
-        sim.close()
-        return sum(hit > 0 for hit in sim.hits.values())
 
     # ------------------------------------------------------- reports of layers
 
@@ -311,7 +317,7 @@ class Stages(unittest.TestCase):
 
     def test_ranks_of_a_stage_with_different_layers_are_refused(self):
         sim = self.sim(tp=2)
-        sim.ranks[3].half._infos = [sim.ranks[3].half._infos[0].with_layers(["x"])]
+        sim.ranks[3].half._infos[0].layers = ["x"]
         sim.add("a", prompt(1, 61))
         with self.assertLogs("vllm.kvtier") as said:
             sim.run()

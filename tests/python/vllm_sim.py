@@ -191,7 +191,7 @@ class Sim:
         self.config.cache_config.num_gpu_blocks = n_blocks
         if device:
             self.config.device_config.device_type = device
-        self.cache = kv_cache_config(n_blocks, windows)
+        self.cache = self._cache(n_blocks, windows)
         self.windows = list(windows) + [0] * (not isinstance(windows, Only))
         init_none_hash(sha256)
         kind = AsyncScheduler if depth > 1 else Scheduler
@@ -228,6 +228,10 @@ class Sim:
 
     def _configure(self, depth, **config):
         return vllm_config(depth, **config)
+
+    def _cache(self, n_blocks, windows):
+        """Return the scheduler's KVCacheConfig."""
+        return kv_cache_config(n_blocks, windows)
 
     def _start_workers(self, device):
         self.worker_top, self.memory, self.on_device, self.cells = self._start_worker(

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's scheduler with the connector and a model whose layers have KV of different sizes in
+one KV cache group (UniformTypeKVCacheSpecs), over the real library and a directory.
+Needs vLLM, no model and no GPU."""
+
+import dataclasses
+import unittest
+from unittest import mock
+
+import fake
+from vllm_case import ALONE, prompt
+
+if fake.HAVE_VLLM:
+    import torch
+    import vllm_sim
+    from test_vllm_stages import Staged, StagedCase, failing
+    from vllm.v1.core import kv_cache_utils
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+    from vllm_sim import BLOCK
+
+    from kvtier import vllm_model
+    from kvtier.vllm_worker import Worker
+SUPPORTED = fake.HAVE_VLLM and hasattr(kv_cache_utils, "generate_scheduler_kv_cache_config")
+
+
+def head_size(layer):
+    return (1, 3, 1, 2)[layer % 4]
+
+
+class Shapes(Staged if fake.HAVE_VLLM else object):
+    """Staged with layers whose KV has different sizes.  vLLM's own functions make the KV cache
+    configurations of the scheduler and of the workers."""
+
+    def _cache(self, n_blocks, windows):
+        self.config.model_config.max_model_len = 128
+        self.config.cache_config.num_gpu_blocks_override = n_blocks
+        self.config.cache_config.kv_cache_layout = "LBNHC"
+        specs = [{"l%d" % layer: self.spec(layer, windows)
+                  for layer in range(sum(self.layers[:stage]), sum(self.layers[:stage + 1]))}
+                 for stage in range(len(self.layers))]
+        self.caches = kv_cache_utils.get_kv_cache_configs(
+            self.config, specs, [1 << 30] * len(specs))
+        return kv_cache_utils.generate_scheduler_kv_cache_config(self.caches)
+
+    def spec(self, layer, windows):
+        about = dict(block_size=BLOCK, num_kv_heads=1, head_size=head_size(layer),
+                     dtype=torch.float32)
+        if windows:
+            return SlidingWindowSpec(sliding_window=windows[0], **about)
+        return FullAttentionSpec(**about)
+
+    def _stage_cache(self, stage):
+        return self.caches[stage]
+
+    def _start_worker(self, config, cache, device=None):
+        names = cache.kv_cache_groups[0].layer_names
+        memory = [torch.zeros(cache.num_blocks, 1, BLOCK, 2 * head_size(int(name[1:])))
+                  for name in names]
+        top = type(self.top)(config, vllm_sim.KVConnectorRole.WORKER, cache)
+        top.register_kv_caches(dict(zip(names, memory)))
+        return top, memory, [], [
+            m.view(torch.int64).view(cache.num_blocks, BLOCK, -1).numpy()[:, :, 0]
+            for m in memory]
+
+
+@unittest.skipUnless(SUPPORTED, "this vLLM has other functions for the KV cache's configuration")
+class DifferentShapes(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
+    kind = Shapes
+
+    def test_a_restarted_engine_loads_the_chunks_of_all_shapes(self):
+        for windows in ((), ALONE):
+            for layers, n in (((4,), 3), ((4, 4), 3), ((3, 4), 0)):
+                with self.subTest(windows=windows, layers=layers):
+                    self.new_folder()
+                    self.assertEqual(self.ask(layers=layers, windows=windows), {"a": 0})
+                    for rank in range(len(layers)):
+                        # With a window, the chunks of the windows of two hits.
+                        self.assertEqual(len(self.files(rank, len(layers))),
+                                         n * (4 if windows else 7))
+                    self.assertEqual(self.ask(layers=layers, windows=windows),
+                                     {"a": 56 if n else 0})
+
+    def test_the_scheduler_learns_the_shapes_from_the_workers(self):
+        sim = self.sim(layers=(4,))
+        group = sim.cache.kv_cache_groups[0]
+        self.assertEqual(type(group.kv_cache_spec), FullAttentionSpec)
+        self.assertIsNone(sim.connector._scheduler)
+        sim.add("a", prompt(1, 61))
+        sim.run()
+        self.assertEqual([(info.table, info.layers, info.block_bytes)
+                          for info in sim.connector._scheduler._infos],
+                         [(0, ["l0", "l2"], 32), (0, ["l3"], 64), (0, ["l1"], 96)])
+
+    def test_damaged_chunks_of_any_shape_end_in_a_computed_prompt(self):
+        for windows in ((), ALONE):
+            for number in range(3):
+                with self.subTest(windows=windows, number=number):
+                    self.new_folder()
+                    self.ask(layers=(4,), windows=windows)
+                    shapes = sorted({path.rsplit("@", 1)[1] for path in self.files(0, 1)})
+                    self.assertEqual(len(shapes), 3)
+                    for path in self.files(0, 1):
+                        if path.endswith(shapes[number]):
+                            with open(path, "r+b") as file:
+                                file.write(b"damage")
+                    self.assertEqual(self.ask(layers=(4,), windows=windows), {"a": 0})
+                    self.assertTrue(self.failed)
+
+    def test_disorder(self):
+        for windows in ((), ALONE):
+            for layers in ((4,), (4, 4)):
+                with self.subTest(windows=windows, layers=layers):
+                    self.new_folder()
+                    first = self.storm(windows, 1, 2, layers=layers)
+                    self.assertGreater(first + self.storm(windows, 1, 2, layers=layers), 0)
+
+    def test_disorder_while_files_vanish(self):
+        for windows in ((), ALONE):
+            self.new_folder()
+            self.storm(windows, 1, 2, layers=(4,))
+            with mock.patch.object(Worker, "_fail", failing()) as fail:
+                self.storm(windows, 1, 2, vanish=0.3, layers=(4,))
+            self.assertTrue(fail.ranks)
+
+    def test_a_stage_without_a_shape_ends_the_wait(self):
+        sim = self.sim(layers=(4, 1))
+        sim.add("a", prompt(1, 61))
+        with self.assertLogs("vllm.kvtier") as said:
+            sim.run()
+        self.assertIn("lack a shape of KV", str(said.output))
+        self.assertIsNone(sim.connector._scheduler)
+        self.assertEqual(sim.hits, {"a": 0})
+
+    def test_a_worker_without_the_tensors_of_vllm_does_nothing_and_says_so(self):
+        sim = self.sim(layers=(4,))
+        cache = dataclasses.replace(sim.caches[0], kv_cache_tensors=[])
+        self.assertFalse(vllm_model.needs_reports(sim.config, cache))
+        with self.assertLogs("vllm.kvtier", "WARNING") as said:
+            type(sim.top)(sim.config, vllm_sim.KVConnectorRole.WORKER, cache)
+        self.assertIn("scheduler does not see the difference", str(said.output))
+
+
+if __name__ == "__main__":
+    unittest.main()
