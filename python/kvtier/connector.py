@@ -64,18 +64,21 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         self._stages = None  # of a scheduler that waits for the reports of the workers
         transfer = vllm_config.kv_transfer_config
         self._parent = _parent(self, sys._getframe(1))
-        if role == KVConnectorRole.SCHEDULER:
-            vllm_policy.apply(transfer, self._parent)
         config = _lib.Config(
             connector_json=json.dumps(transfer.kv_connector_extra_config or {}))
         try:
             self._open(vllm_config, role, kv_cache_config, config)
         except vllm_model.Unsupported as e:
-            log.warning("kvtier: nothing is stored or loaded: this version "
-                        "does not support %s", e)
+            # One line for an engine: the scheduler logs the reasons that it sees.
+            if (role == KVConnectorRole.SCHEDULER
+                    or vllm_model.is_worker_ahead(vllm_config, kv_cache_config)):
+                log.warning("kvtier: nothing is stored or loaded: this version "
+                            "does not support %s", e)
         finally:
             if not self._stages:
                 config.close()
+        if self._scheduler or self._stages:
+            vllm_policy.apply(transfer, self._parent)
 
     def _open(self, vllm_config, role, kv_cache_config, config):
         vllm_model.check_supported(vllm_config, kv_cache_config)

@@ -23,6 +23,9 @@ _MLA = "MLAAttentionSpec"
 _WINDOWS = {"SlidingWindowSpec": "sliding_window",
             "ChunkedLocalAttentionSpec": "attention_chunk_size"}
 _KINDS = ("FullAttentionSpec", _MLA, *_WINDOWS)
+# Models with layers of other kinds, for a message.
+_MODELS = {"MambaSpec": "a state instead of KV in some layers (Mamba, linear attention)",
+           "CrossAttentionSpec": "an encoder beside the decoder (cross attention)"}
 
 # LMCache's names of KV cache types.
 _KV_DTYPES = {
@@ -127,7 +130,8 @@ def _check_spec(vllm_config, spec):
     # blocks.
     name = type(spec).__name__
     if name not in _KINDS:
-        raise Unsupported("KV cache of kind %s" % name)
+        raise Unsupported("%s: KV cache of kind %s"
+                          % (_MODELS.get(name, "the model's attention"), name))
     if name in _WINDOWS and _window(spec) < 2:
         raise Unsupported("a sliding window of %d" % _window(spec))
     if getattr(spec, "non_causal", False):
@@ -166,6 +170,12 @@ def _has_several_shapes(kv_cache_config, group):
         elif not names.isdisjoint(tensor.shared_by):
             found.add(tensor.size)
     return len(found) > 1
+
+
+def is_worker_ahead(vllm_config, kv_cache_config):
+    """Return True if this worker sees layers that the scheduler does not see."""
+    return n_stages(vllm_config) > 1 or any(
+        len(_shapes(group)) > 1 for group in kv_cache_config.kv_cache_groups)
 
 
 def needs_reports(vllm_config, kv_cache_config):

@@ -9,7 +9,6 @@ import os
 import random
 import tempfile
 import unittest
-from types import SimpleNamespace as Object
 from unittest import mock
 
 import fake
@@ -370,42 +369,6 @@ def without_layers(sim, stage):
 
 
 start_any = fake.HAVE_VLLM and Sim._start_worker
-
-
-@unittest.skipUnless(fake.HAVE_VLLM and fake.have_library(),
-                     "vLLM or libkvtier.so is not there")
-class ContextParallel(unittest.TestCase):
-    def test_the_connector_does_nothing_and_says_so_once(self):
-        for size in ("decode_context_parallel_size", "prefill_context_parallel_size"):
-            config = with_parallelism(vllm_sim.vllm_config(), **{size: 2})
-            cache = vllm_sim.kv_cache_config(16, ())
-            for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER):
-                with self.subTest(size=size, role=role), \
-                        self.assertLogs("vllm.kvtier", "WARNING") as said:
-                    one = KVTierConnector(config, role, cache)
-                    self.drive(one, Object(request_id="a", num_prompt_tokens=61))
-                self.assertEqual(len(said.output), 1)
-                self.assertIn("nothing is stored or loaded", said.output[0])
-                self.assertIn(size + " > 1", said.output[0])
-
-    def drive(self, one, request):
-        one.register_kv_caches({})
-        one.on_new_request(request)
-        self.assertEqual(one.get_num_new_matched_tokens(request, 0), (0, False))
-        one.update_state_after_alloc(request, None, 0)
-        meta = one.build_connector_meta(None)
-        self.assertIs(meta, NOTHING)
-        one.bind_connector_metadata(meta)
-        one.start_load_kv(None)
-        one.wait_for_save()
-        self.assertEqual(one.get_finished(set()), (None, None))
-        self.assertEqual(one.get_block_ids_with_load_errors(), set())
-        self.assertIsNone(one.build_connector_worker_meta())
-        self.assertIsNone(one.get_kv_connector_stats())
-        one.update_connector_output(Object(kv_connector_worker_meta=None))
-        self.assertEqual(one.request_finished_all_groups(request, []), (False, None))
-        self.assertTrue(one.reset_cache())
-        one.shutdown()
 
 
 if __name__ == "__main__":

@@ -330,7 +330,7 @@ class Sim:
             self._execute(self.flying.pop(0))
         if self.fake:
             self._end_loads()
-        elif self.worker._worker._loads:
+        elif self.worker._worker and self.worker._worker._loads:
             time.sleep(0.001)
 
     def _resumed(self, name):
@@ -341,7 +341,8 @@ class Sim:
         request = self.scheduler.requests[name]
         self.tokens[name] = list(request.all_token_ids)
         self._expect(self.tokens[name])
-        state = self.connector._scheduler._requests.get(name)
+        half = self.connector._scheduler
+        state = half and half._requests.get(name)
         assert not state or state.saved * CHUNK <= request.num_computed_tokens
 
     def _end_loads(self):
@@ -420,7 +421,7 @@ class Sim:
                                        cached.num_computed_tokens):
             start[name] = computed
             if name in cached.resumed_req_ids:
-                self.tables[name] = [list(group) for group in ids]
+                self.tables[name] = [list(group) for group in ids or ()]
             elif ids is not None:
                 for mine, more in zip(self.tables[name], ids):
                     mine.extend(more)
