@@ -10,4 +10,5 @@ import cases_hybrid  # noqa: F401
 import cases_vllm  # noqa: F401
 import cases_events  # noqa: F401
 import cases_parallel  # noqa: F401
+import cases_inert  # noqa: F401
 from case import TESTS  # noqa: F401
