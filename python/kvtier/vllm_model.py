@@ -329,11 +329,14 @@ def _packing(pattern, packed):
 
 def _isa(spec, vllm_config):
     """Return a name of the packing, for platforms that cannot pack a pattern.  Only blocks of
-    a CPU depend on its instruction set."""
+    a CPU depend on its instruction set.  With ROCm, which PyTorch calls "cuda" too, blocks of
+    sparse attention have another order than with CUDA."""
     import platform
 
+    import torch
+
     if device_type(vllm_config) != "cpu":
-        return "device-" + device_type(vllm_config)
+        return "device-%s%s" % (device_type(vllm_config), "-hip" if torch.version.hip else "")
     try:
         from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
         isa = _get_attn_isa(spec.dtype, spec.block_size, spec.head_size)

@@ -5,6 +5,7 @@ Needs vLLM, no model and no GPU."""
 
 import dataclasses
 import unittest
+from types import SimpleNamespace as Object
 from unittest import mock
 
 import fake
@@ -49,18 +50,46 @@ class Shapes(Staged if fake.HAVE_VLLM else object):
             return SlidingWindowSpec(sliding_window=windows[0], **about)
         return FullAttentionSpec(**about)
 
+    def token_bytes(self, layer):
+        return 8 * head_size(layer)
+
     def _stage_cache(self, stage):
         return self.caches[stage]
 
     def _start_worker(self, config, cache, device=None):
         names = cache.kv_cache_groups[0].layer_names
-        memory = [torch.zeros(cache.num_blocks, 1, BLOCK, 2 * head_size(int(name[1:])))
-                  for name in names]
+        memory = [torch.zeros(cache.num_blocks, 1, BLOCK, self.token_bytes(int(name[1:])),
+                              dtype=torch.uint8) for name in names]
         top = type(self.top)(config, vllm_sim.KVConnectorRole.WORKER, cache)
         top.register_kv_caches(dict(zip(names, memory)))
         return top, memory, [], [
             m.view(torch.int64).view(cache.num_blocks, BLOCK, -1).numpy()[:, :, 0]
             for m in memory]
+
+
+class Sparse(Shapes):
+    """Layers of sparse attention (DeepSeek V3.2): latent vectors, and an indexer's keys in
+    every second layer, with the specs of vLLM's own classes."""
+
+    def spec(self, layer, windows):
+        from vllm.model_executor.layers.attention.mla_attention import MLAAttention
+        from vllm.model_executor.models.deepseek_v2 import DeepseekV32IndexerCache
+
+        if layer % 2:
+            return DeepseekV32IndexerCache.get_kv_cache_spec(Object(
+                cache_config=self.config.cache_config, head_dim=24, dtype=torch.uint8),
+                self.config)
+        return MLAAttention.get_kv_cache_spec(Object(
+            kv_cache_dtype="auto", head_size=8, sliding_window=None, indexer=object(),
+            non_causal_multi_token_decode=False), self.config)
+
+    def token_bytes(self, layer):
+        return (16, 24)[layer % 2]
+
+    def _start_workers(self, device):
+        super()._start_workers(device)
+        for rank in self.ranks:
+            rank.first_layer %= 1000  # the ranks of a stage have equal latent vectors
 
 
 @unittest.skipUnless(SUPPORTED, "this vLLM has other functions for the KV cache's configuration")
@@ -138,6 +167,30 @@ class DifferentShapes(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
         with self.assertLogs("vllm.kvtier", "WARNING") as said:
             type(sim.top)(sim.config, vllm_sim.KVConnectorRole.WORKER, cache)
         self.assertIn("scheduler does not see the difference", str(said.output))
+
+
+@unittest.skipUnless(SUPPORTED, "this vLLM has other functions for the KV cache's configuration")
+class SparseAttention(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
+    kind = Sparse
+
+    def test_a_restarted_engine_loads_latent_vectors_and_the_indexers_keys(self):
+        for layers in ((4,), (2, 2)):
+            for tp in (1, 2):
+                with self.subTest(layers=layers, tp=tp):
+                    self.new_folder()
+                    self.assertEqual(self.ask(layers=layers, tp=tp), {"a": 0})
+                    self.assertEqual(self.ask(layers=layers, tp=tp), {"a": 56})
+
+    def test_disorder(self):
+        first = self.storm((), 1, 2, layers=(4,))
+        self.assertGreater(first + self.storm((), 1, 2, layers=(4,)), 0)
+
+    def test_the_indexers_keys_have_a_group_of_their_own(self):
+        sim = self.sim(layers=(4,))
+        self.assertEqual(type(sim.caches[0].kv_cache_groups[0].kv_cache_spec).__name__,
+                         "UniformTypeKVCacheSpecs")
+        self.assertEqual([(info.layers, info.block_bytes) for info in sim.ranks[0].half._infos],
+                         [(["l0", "l2"], 64), (["l1", "l3"], 96)])
 
 
 if __name__ == "__main__":
