@@ -92,6 +92,29 @@ def speculative_decoding(place):
 
 
 @e2e
+def draft_with_other_heads(place):
+    """A draft model with 2 KV heads for a target with 4: both models' KV hits."""
+    needs_kvtier(place)
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "make-draft.py")
+    draft = workplace.make_once("draft", lambda out: [place.python, script, out], [script])
+    args = ("--speculative-config", json.dumps({
+        "method": "draft_model", "model": draft, "num_speculative_tokens": 3}))
+    with place.server(*args) as server:
+        prompts, oracles = request_twice(place, server, (300, 1100))
+        place.stored()
+    chunks = sum(len(prompt) // CHUNK for prompt in prompts)
+    with place.server(*args) as server:
+        all_found(place, server, prompts, oracles, "with a draft model")
+        place.check_idle(server)
+        counted = place.counted(server, "load_chunks", 2 * chunks)
+        check(counted["load_chunks"] == 2 * chunks,
+              "%d chunks were loaded" % counted["load_chunks"])
+        drafts = server.metrics()["vllm:spec_decode_num_draft_tokens_total"]
+        check(drafts > 0, "the draft model made no draft")
+    place.check_hashes()
+
+
+@e2e
 def lora_adapters(place):
     """Equal prompts for the base model and two adapters: each hits the right KV."""
     needs_kvtier(place)
