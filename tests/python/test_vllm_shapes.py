@@ -16,12 +16,12 @@ if fake.HAVE_VLLM:
     import vllm_sim
     from test_vllm_stages import Staged, StagedCase, failing
     from vllm.v1.core import kv_cache_utils
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheTensor, SlidingWindowSpec
     from vllm_sim import BLOCK
 
     from kvtier import vllm_model
     from kvtier.vllm_worker import Worker
-SUPPORTED = fake.HAVE_VLLM and hasattr(kv_cache_utils, "generate_scheduler_kv_cache_config")
+SUPPORTED = fake.HAVE_VLLM and "layers" in KVCacheTensor.__dataclass_fields__
 
 
 def head_size(layer):
@@ -92,7 +92,7 @@ class Sparse(Shapes):
             rank.first_layer %= 1000  # the ranks of a stage have equal latent vectors
 
 
-@unittest.skipUnless(SUPPORTED, "this vLLM has other functions for the KV cache's configuration")
+@unittest.skipUnless(SUPPORTED, "this vLLM has other tensors")
 class DifferentShapes(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
     kind = Shapes
 
@@ -169,7 +169,7 @@ class DifferentShapes(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
         self.assertIn("scheduler does not see the difference", str(said.output))
 
 
-@unittest.skipUnless(SUPPORTED, "this vLLM has other functions for the KV cache's configuration")
+@unittest.skipUnless(SUPPORTED, "this vLLM has other tensors")
 class SparseAttention(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
     kind = Sparse
 
