@@ -20,6 +20,7 @@ struct fault_tier {
     struct kvt__tier *next;
     double value[KVT__N_FAULTS];
     _Atomic uint64_t n_ops;
+    _Atomic int64_t read_until_ns; /* time until which earlier reads use the limit read_mb_s */
 };
 
 static struct fault_tier *
@@ -71,13 +72,33 @@ happens(const struct fault_tier *t, uint64_t op, enum kvt__fault which)
 }
 
 static void
-sleep_ms(double ms)
+sleep_until(int64_t until_ns)
 {
-    int64_t until = kvt__now_ns() + (int64_t)(ms * (double)KVT__NS_PER_MS);
-    struct timespec at = kvt__timespec(until);
+    struct timespec at = kvt__timespec(until_ns);
 
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
         continue;
+}
+
+static void
+sleep_ms(double ms)
+{
+    sleep_until(kvt__now_ns() + (int64_t)(ms * (double)KVT__NS_PER_MS));
+}
+
+/* Sleep until a read that began at begin_ns has its bytes by the limit read_mb_s. */
+static void
+throttle(struct fault_tier *t, int64_t begin_ns, size_t bytes)
+{
+    int64_t old = atomic_load(&t->read_until_ns), end;
+
+    if (!(t->value[KVT__FAULT_read_mb_s] > 0))
+        return;
+    do
+        end = (old > begin_ns ? old : begin_ns) +
+              (int64_t)((double)bytes * 1e3 / t->value[KVT__FAULT_read_mb_s]);
+    while (!atomic_compare_exchange_weak(&t->read_until_ns, &old, end));
+    sleep_until(end);
 }
 
 /* Apply the delays that precede every operation. */
@@ -124,10 +145,12 @@ cut_short(const struct kvt__tier_op *op, uint64_t random)
 static int
 get(struct fault_tier *t, struct kvt__tier_op *op, uint64_t random)
 {
+    int64_t begin = kvt__now_ns();
     int err = kvt__tier_wait(t->next, op);
 
     if (err)
         return err;
+    throttle(t, begin, op->found.payload_bytes);
     if (happens(t, random, KVT__FAULT_short_read))
         return cut_short(op, random);
     if (happens(t, random, KVT__FAULT_bit_flip)) {

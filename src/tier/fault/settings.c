@@ -29,8 +29,8 @@ refuse(const char *name, const char *text, size_t n)
 #undef F
 
     return kvt__fail(EINVAL, "%s: fault:// does not take '%.*s'; write KEY=NUMBER "
-                     "with a rate from 0 to 1, milliseconds up to 3600000 or a "
-                     "seed; keys:%s.", name, (int)(n < 64 ? n : 64), text, keys);
+                     "with a rate from 0 to 1, milliseconds up to 3600000, MB/s up to "
+                     "1000000 or a seed; keys:%s.", name, (int)(n < 64 ? n : 64), text, keys);
 }
 
 /* A decimal number that fills the n bytes at text, or -1. */

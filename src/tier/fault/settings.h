@@ -7,7 +7,8 @@
 #include <stddef.h>
 
 /* Key, largest value, default.  A key with the largest value 1 is the share of the operations that
- * get the fault, for example 0.01; delay and hang last delay_ms and hang_ms.  `shared` is a flag: 1
+ * get the fault, for example 0.01; delay and hang last delay_ms and hang_ms.  The reads of a
+ * process together transfer at most read_mb_s MB in a second; 0: no limit.  `shared` is a flag: 1
  * makes the tier multi-host storage. */
 #define KVT__FAULTS(F)              \
     F(seed, 4294967295.0, 0)        \
@@ -23,6 +24,7 @@
     F(delay_ms, 3600000, 0)         \
     F(hang, 1, 0)                   \
     F(hang_ms, 3600000, 60000)      \
+    F(read_mb_s, 1000000, 0)        \
     F(shared, 1, 0)
 
 enum kvt__fault {

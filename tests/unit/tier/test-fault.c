@@ -26,7 +26,7 @@ wrong_settings_are_refused_and_the_keys_listed(void **state)
     check_refused("fault://sed=1/null://", EINVAL,
                   "keys: seed read_error write_error probe_error remove_error "
                   "short_read bit_flip write_corrupt enospc delay delay_ms hang "
-                  "hang_ms shared.");
+                  "hang_ms read_mb_s shared.");
     check_refused("fault://read_error=1.01/null://", EINVAL, "'read_error=1.01'");
     check_refused("fault://read_error=-0.1/null://", EINVAL, "'read_error=-0.1'");
     check_refused("fault://read_error=/null://", EINVAL, "'read_error='");
@@ -300,6 +300,33 @@ delay_and_hang_hold_an_operation_up(void **state)
     }
 }
 
+static void
+read_mb_s_limits_the_reads_together(void **state)
+{
+    enum { LARGE = 100000, READS = 3 };
+    char url[256], dir_url[200];
+    struct temp_dir dir;
+    struct kvt__slot slot = slot_new(LARGE, 0);
+    struct kvt__found found;
+    struct chunk c;
+
+    (void)state;
+    temp_dir_make(&dir);
+    chunk_init(&c, "model", 1);
+    snprintf(dir_url, sizeof dir_url, "fs://%.150s", dir.path);
+    snprintf(url, sizeof url, "fault://read_mb_s=10/%s", dir_url);
+    struct kvt__tier *tier = open_tier(url, true);
+    assert_int_equal(kvt__tier_put(tier, &c.object, &slot,
+                                   kvt__crc32c(0, slot.payload, slot.bytes)), 0);
+    int64_t before = kvt__now_ns();
+    for (int i = 0; i < READS; i++)
+        assert_int_equal(kvt__tier_get(tier, &c.object, &slot, &found), 0);
+    assert_true(kvt__now_ns() - before >= READS * 10 * KVT__NS_PER_MS);
+    tier->ops->close(tier);
+    slot_free(&slot, 0);
+    temp_dir_remove(&dir);
+}
+
 int
 main(void)
 {
@@ -314,6 +341,7 @@ main(void)
         cmocka_unit_test(write_corrupt_stores_one_wrong_bit_and_spares_the_slot),
         cmocka_unit_test(short_read_is_eio_after_the_first_bytes),
         cmocka_unit_test(delay_and_hang_hold_an_operation_up),
+        cmocka_unit_test(read_mb_s_limits_the_reads_together),
     };
 
     return cmocka_run_group_tests_name("tier fault", tests, NULL, NULL);
