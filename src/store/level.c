@@ -385,8 +385,10 @@ get_begin(struct kvt__level *level, struct kvt__store_req *req)
         return -ENOENT;
     req->tier_op.may_be_shorter = level->serde != KVT__SERDE_NAIVE;
     int err = kvt__circuit_begin(level, KVT__PAUSE_READS);
-    if (!err)
+    if (!err) {
         kvt__choice_begin(level->owner, KVT__PAUSE_READS);
+        kvt__speed_begin(level->owner, req->bytes);
+    }
     return err;
 }
 
@@ -475,6 +477,7 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
                     err ? 0 : req->tier_op.found.payload_bytes);
     if (!err)
         err = check(level, req);
+    kvt__speed_end(level->owner, req->bytes, !err);
     if (err == -ENOENT)
         (void)kvt__table_forget(req->index, &req->seen, true);
     if (err == -ESTALE) {

@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/crc32c.h"
+#include "base/fit.h"
 #include "conf/conf.h"
 #include "store/store.h"
 
@@ -37,6 +38,18 @@ struct kvt__choice {
     int64_t codec_ns[2];
 };
 
+/* The measurement of loads from a storage, see speed.c. */
+struct kvt__speed {
+    pthread_mutex_t lock; /* guards the fields below */
+    bool is_open;         /* fit has the results of earlier processes */
+    unsigned n, n_done;   /* reads in progress; reads that ended since begun_ns */
+    uint64_t bytes_begun; /* of the reads in progress */
+    uint64_t bytes;       /* read since begun_ns */
+    int64_t begun_ns;     /* begin of the present measurement */
+    int64_t result_ns;    /* time of the last result in the index */
+    struct kvt__fit fit;  /* a: latency in ns, b: ns of a byte */
+};
+
 /* One storage and its index; or the objects of a storage in another encoding.  Each storage has a
  * level for the encoding of new chunks, its owner, and a level for each other encoding that the
  * store reads.  A store with lossy encodings also reads the exact chunks of other stores, and never
@@ -59,6 +72,7 @@ struct kvt__level {
 
     /* Fields of the owner. */
     struct kvt__choice choice;
+    struct kvt__speed speed;
 
     /* renew.c: the index.  A replaced handle is closed with the store. */
     _Atomic(struct kvt__table *) index;
@@ -244,6 +258,12 @@ void kvt__choice_count_codec(struct kvt__level *owner, enum kvt__table_pause kin
 
 /* Write the choice and its reason. */
 void kvt__choice_text(const struct kvt__table_rates *rates, char *out, size_t size);
+
+/* ------------------------------------------------------------------- speed.c */
+
+/* Measure a read of a chunk.  bytes: of the chunk before the encoding. */
+void kvt__speed_begin(struct kvt__level *owner, uint64_t bytes);
+void kvt__speed_end(struct kvt__level *owner, uint64_t bytes, bool is_read);
 
 /* ------------------------------------------------------------------- circuit.c */
 

@@ -72,6 +72,7 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
     level->store = store;
     level->owner = level;
     pthread_mutex_init(&level->choice.lock, NULL);
+    pthread_mutex_init(&level->speed.lock, NULL);
     level->choice.is_measured = !strcmp(storage->serde, "auto");
     atomic_init(&level->choice.encodes, true);
     if (level->choice.is_measured)
@@ -255,6 +256,7 @@ kvt__store_close(struct kvt__store *store)
         free(level->url);
         free(level->location);
         pthread_mutex_destroy(&level->choice.lock);
+        pthread_mutex_destroy(&level->speed.lock);
     }
     kvt__memory_close(store->memory);
     kvt__gate_close(store->gate);

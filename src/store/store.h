@@ -146,6 +146,18 @@ enum kvt__where {
 bool kvt__store_covers(const struct kvt__store *store, enum kvt__where where, int level,
                        const struct kvt__space *space);
 
+/* Return the measured duration of loads from a level of storage. */
+struct kvt__table_speed kvt__store_speed(const struct kvt__store *store, int level);
+
+/* Return the storage of a level, a number below KVT__MAX_STORAGES: the levels of a storage's
+ * encodings have equal numbers.  -1: the level is host memory. */
+int kvt__store_storage(const struct kvt__store *store, int level);
+
+/* Write the times of a model into the indexes of all storage, or read the times with this key.
+ * get: key 0 if no index has the times. */
+void kvt__store_set_prefill(struct kvt__store *store, const struct kvt__table_prefill *prefill);
+struct kvt__table_prefill kvt__store_get_prefill(const struct kvt__store *store, uint64_t key);
+
 /* Return true if the level is host memory, shared or not. */
 bool kvt__store_is_memory(const struct kvt__store *store, int level);
 

@@ -34,6 +34,9 @@
 enum tb_use { TB_MAKING, TB_IN_USE, TB_REPLACED };
 
 #define TB_N_RATES 6
+#define TB_N_LOAD 3
+#define TB_N_PREFILLS ((unsigned)KVT__TABLE_PREFILLS)
+#define TB_PREFILL_WORDS 10
 
 /* A value that a transaction writes.  offset: offset in the mapping; bit 0: 1 for a value of 8
  * bytes, 0 for a value of 4 bytes. */
@@ -82,7 +85,10 @@ struct tb_header {
     struct tb_redo redo[TB_REDO_MAX];
     char dir[TB_DIR_MAX];  /* path of the directory of `lock`; "": unknown */
     uint64_t rates[TB_N_RATES]; /* members of struct kvt__table_rates, in order */
-    uint8_t reserved[TB_PAGE - 256 - TB_REDO_MAX * 16 - TB_DIR_MAX - TB_N_RATES * 8];
+    uint64_t load[TB_N_LOAD]; /* members of struct kvt__table_speed, in order */
+    uint64_t prefills[TB_N_PREFILLS][TB_PREFILL_WORDS]; /* as struct kvt__table_prefill */
+    uint8_t reserved[TB_PAGE - 256 - TB_REDO_MAX * 16 - TB_DIR_MAX - TB_N_RATES * 8 -
+                     TB_N_LOAD * 8 - TB_N_PREFILLS * TB_PREFILL_WORDS * 8];
 };
 
 /* Bytes of the file `lock`.  The locks belong to open file descriptions: a lock ends with the

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rates of a table: measurements that the store shares with other processes. */
+ * The rates of a table: measurements, which the store shares with other processes. */
 #include "table/private.h"
 
 void
@@ -22,4 +22,50 @@ kvt__table_get_rates(const struct kvt__table *t)
         values[i] = TB_LOAD(&t->header->rates[i]);
     return (struct kvt__table_rates){ values[0], values[1], values[2], values[3], values[4],
                                       values[5] };
+}
+
+void
+kvt__table_set_speed(struct kvt__table *t, const struct kvt__table_speed *speed)
+{
+    const uint64_t values[TB_N_LOAD] = { speed->latency_ns, speed->bytes_per_s,
+                                         (uint64_t)speed->measured_ns };
+
+    for (int i = 0; i < TB_N_LOAD && tb_is_usable(t); i++)
+        TB_STORE(&t->header->load[i], values[i]);
+}
+
+struct kvt__table_speed
+kvt__table_get_speed(const struct kvt__table *t)
+{
+    uint64_t values[TB_N_LOAD] = { 0 };
+
+    for (int i = 0; i < TB_N_LOAD && tb_is_usable(t); i++)
+        values[i] = TB_LOAD(&t->header->load[i]);
+    return (struct kvt__table_speed){ values[0], values[1], (int64_t)values[2] };
+}
+
+_Static_assert(sizeof(struct kvt__table_prefill) == TB_PREFILL_WORDS * 8, "prefill");
+
+void
+kvt__table_set_prefill(struct kvt__table *t, const struct kvt__table_prefill *prefill)
+{
+    uint64_t words[TB_PREFILL_WORDS];
+    unsigned place = kvt__table_prefill_place(prefill->key);
+
+    memcpy(words, prefill, sizeof words);
+    for (int i = 0; i < TB_PREFILL_WORDS && tb_is_usable(t); i++)
+        TB_STORE(&t->header->prefills[place][i], words[i]);
+}
+
+struct kvt__table_prefill
+kvt__table_get_prefill(const struct kvt__table *t, unsigned i)
+{
+    uint64_t words[TB_PREFILL_WORDS] = { 0 };
+    struct kvt__table_prefill out;
+
+    for (int k = 0; k < TB_PREFILL_WORDS && tb_is_usable(t); k++)
+        words[k] = TB_LOAD(&t->header->prefills[i][k]);
+    memcpy(&out, words, sizeof out);
+    out.model[sizeof out.model - 1] = '\0';
+    return out;
 }

@@ -254,6 +254,43 @@ struct kvt__table_rates {
 void kvt__table_set_rates(struct kvt__table *table, const struct kvt__table_rates *rates);
 struct kvt__table_rates kvt__table_get_rates(const struct kvt__table *table);
 
+/* The measured duration of loads from a storage: latency_ns + bytes / bytes_per_s.  bytes are of
+ * chunks before the encoding.  bytes_per_s 0: not measured. */
+struct kvt__table_speed {
+    uint64_t latency_ns, bytes_per_s;
+    int64_t measured_ns; /* monotonic time of the last measurement */
+};
+
+/* Write and read the speed of a table, as kvt__table_set_rates(). */
+void kvt__table_set_speed(struct kvt__table *table, const struct kvt__table_speed *speed);
+struct kvt__table_speed kvt__table_get_speed(const struct kvt__table *table);
+
+#define KVT__TABLE_PREFILLS 8
+
+/* The measured time in which an engine computes a prompt: a token at position p takes ns_per_token
+ * + p * ns_per_position.  The table keeps the times of a few models. */
+struct kvt__table_prefill {
+    uint64_t key; /* digest of the model's description; 0: not measured */
+    double ns_per_token, ns_per_position;
+    uint64_t largest_step; /* tokens of the largest measured step */
+    uint64_t bytes_per_token; /* bytes of a rank's KV */
+    char model[40]; /* the end of the model's name, for messages */
+};
+
+/* Write the times of a model, in place of another model's times if the table has no room.  Without
+ * effect on an unusable table. */
+void kvt__table_set_prefill(struct kvt__table *table, const struct kvt__table_prefill *prefill);
+
+/* Read place i, from 0 to KVT__TABLE_PREFILLS - 1.  A reader may see members of two writers. */
+struct kvt__table_prefill kvt__table_get_prefill(const struct kvt__table *table, unsigned i);
+
+/* Return the place for the times of the model with this key. */
+static inline unsigned
+kvt__table_prefill_place(uint64_t key)
+{
+    return (unsigned)(key % KVT__TABLE_PREFILLS);
+}
+
 enum kvt__claim_kind { KVT__CLAIM_NEW = 1, KVT__CLAIM_REPLACE, KVT__CLAIM_EVICT };
 
 /* A claimed entry.  The caller ends the claim with kvt__table_publish(), kvt__table_evicted()
