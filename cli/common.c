@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
@@ -178,5 +179,28 @@ cli_size_text(uint64_t bytes, char out[24])
     }
     snprintf(out, 24, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value,
              units[unit]);
+    return out;
+}
+
+const char *
+cli_prefill_text(const struct kvt_tier_info *tier, const struct kvt_prefill_info *prefill,
+                 char out[CLI_PREFILL_BYTES])
+{
+    const double n = 8192;
+    double seconds = (prefill->ns_per_token * n + prefill->ns_per_position * n * n / 2) / 1e9;
+    char model[sizeof prefill->model], from[80];
+
+    for (size_t i = 0; i < sizeof model; i++) /* another program may have written the index */
+        model[i] = prefill->model[i] && !isprint((unsigned char)prefill->model[i])
+            ? '?' : prefill->model[i];
+    model[sizeof model - 1] = '\0';
+    if (!tier->load_bytes_per_s)
+        strcpy(from, "loads are not measured");
+    else if (!prefill->break_even_tokens)
+        strcpy(from, "loads are slower");
+    else
+        snprintf(from, sizeof from, "loads are faster from %" PRIu64 " tokens on",
+                 prefill->break_even_tokens);
+    snprintf(out, CLI_PREFILL_BYTES, "%s computes 8192 tokens in %.2f s; %s", model, seconds, from);
     return out;
 }

@@ -75,6 +75,12 @@ void cli_id_text(const uint8_t id[16], char out[33]);
 /* Write the size as a text such as "12.3 MB" to out.  Return out. */
 const char *cli_size_text(uint64_t bytes, char out[24]);
 
+/* Write the measured computation of a model, and the shortest prompt that loads faster from the
+ * tier, as a text to out.  Return out. */
+#define CLI_PREFILL_BYTES 256
+const char *cli_prefill_text(const struct kvt_tier_info *tier,
+                             const struct kvt_prefill_info *prefill, char out[CLI_PREFILL_BYTES]);
+
 /* Print a progress line to the standard error if the standard error is a terminal: at most once a
  * second, and when done is total.  label: the text before the counts.  total 0: the total is
  * unknown. */

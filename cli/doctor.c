@@ -159,6 +159,20 @@ try_store(struct kvt_store *store, const char **done, char *why, size_t size)
     return status ? BAD : verdict;
 }
 
+/* Report the measured speed of loads, and each model's break-even length. */
+static void
+report_speed(struct findings *f, struct kvt_store *store, size_t i, const struct kvt_tier_info *t)
+{
+    struct kvt_prefill_info prefill = KVT_INIT(struct kvt_prefill_info);
+    char text[CLI_PREFILL_BYTES], rate[24];
+
+    if (t->load_bytes_per_s)
+        add_finding(f, OK, t->tier, "%s: loads run at %s/s after %.2f ms", t->url,
+                    cli_size_text(t->load_bytes_per_s, rate), (double)t->load_latency_ns / 1e6);
+    for (size_t j = 0; t->load_bytes_per_s && !kvt_store_prefill(store, i, j, &prefill); j++)
+        add_finding(f, OK, t->tier, "%s: %s", t->url, cli_prefill_text(t, &prefill, text));
+}
+
 static void
 check_tiers(struct findings *f, const struct kvt_config *config)
 {
@@ -185,6 +199,7 @@ check_tiers(struct findings *f, const struct kvt_config *config)
                     t.limit_bytes ? cli_size_text(t.limit_bytes, limit) : "no limit");
         if (*t.serde_reason)
             add_finding(f, OK, t.tier, "%s: serde auto: %s", t.url, t.serde_reason);
+        report_speed(f, store, i, &t);
         if (!t.index_shared)
             add_finding(f, BAD, t.tier, "%s: the index cannot be shared: a scheduler does not "
                         "see the chunks of its workers; the message above has the reason",

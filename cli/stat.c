@@ -73,6 +73,20 @@ print_memory(const struct kvt_tier_info *t)
            cli_size_text(t->limit_bytes, limit), when);
 }
 
+/* Print the measured speed of loads, and the times of the models. */
+static void
+print_speed(struct kvt_store *store, size_t i, const struct kvt_tier_info *t)
+{
+    struct kvt_prefill_info prefill = KVT_INIT(struct kvt_prefill_info);
+    char text[CLI_PREFILL_BYTES], rate[24];
+
+    if (t->load_bytes_per_s)
+        printf("  load    %s/s, latency %.2f ms\n", cli_size_text(t->load_bytes_per_s, rate),
+               (double)t->load_latency_ns / 1e6);
+    for (size_t j = 0; !kvt_store_prefill(store, i, j, &prefill); j++)
+        printf("  prefill %s\n", cli_prefill_text(t, &prefill, text));
+}
+
 static void
 print_tier(const struct kvt_tier_info *t)
 {
@@ -89,7 +103,22 @@ print_tier(const struct kvt_tier_info *t)
 }
 
 static json_t *
-tier_json(const struct kvt_tier_info *t)
+prefill_json(struct kvt_store *store, size_t i)
+{
+    struct kvt_prefill_info prefill = KVT_INIT(struct kvt_prefill_info);
+    json_t *all = json_array();
+
+    for (size_t j = 0; !kvt_store_prefill(store, i, j, &prefill); j++)
+        json_array_append_new(all, json_pack("{s:o, s:f, s:f, s:I, s:I}", "model",
+            cli_json_text(prefill.model), "ns_per_token", prefill.ns_per_token,
+            "ns_per_position", prefill.ns_per_position, "bytes_per_token",
+            (json_int_t)prefill.bytes_per_token, "break_even_tokens",
+            (json_int_t)prefill.break_even_tokens));
+    return all;
+}
+
+static json_t *
+tier_json(struct kvt_store *store, size_t i, const struct kvt_tier_info *t)
 {
     json_t *o = json_pack("{s:s, s:o, s:I, s:I, s:I, s:I, s:b}", "tier", t->tier, "url",
                      cli_json_text(t->url), "chunks", (json_int_t)t->n_chunks, "used_bytes",
@@ -104,6 +133,9 @@ tier_json(const struct kvt_tier_info *t)
                             ? json_real((double)t->last_use_ns / 1e9) : json_null());
     } else {
         json_object_set_new(o, "serde", json_string(t->serde));
+        json_object_set_new(o, "load_latency_ns", json_integer((json_int_t)t->load_latency_ns));
+        json_object_set_new(o, "load_bytes_per_s", json_integer((json_int_t)t->load_bytes_per_s));
+        json_object_set_new(o, "prefill", prefill_json(store, i));
         if (*t->serde_reason)
             json_object_set_new(o, "serde_reason", json_string(t->serde_reason));
     }
@@ -117,10 +149,13 @@ stat_tiers(struct kvt_store *store, const struct cli_common *c)
     json_t *all = json_array();
 
     for (size_t i = 0; !kvt_store_tier(store, i, &t); i++) {
-        if (c->json)
-            json_array_append_new(all, tier_json(&t));
-        else
-            print_tier(&t);
+        if (c->json) {
+            json_array_append_new(all, tier_json(store, i, &t));
+            continue;
+        }
+        print_tier(&t);
+        if (!is_memory(&t))
+            print_speed(store, i, &t);
     }
     if (c->json)
         cli_print_json(all);
@@ -152,8 +187,9 @@ const struct cli_command cli_stat = {
     .help = "Without KEY: each tier's address, limit, and chunks and bytes in its index.\n"
             "Shared host memory also has allocated bytes and the time of the last use.\n"
             "A new index has few chunks until a running engine has listed the storage;\n"
-            "'kvtier ls' lists the storage. With KEY: the chunk's stored size, encoding,\n"
-            "identity and tokens.\n\n"
+            "'kvtier ls' lists the storage. Engines measure the speed of loads and, with\n"
+            "load_policy: faster, the time to compute a prompt. With KEY: the chunk's stored\n"
+            "size, encoding, identity and tokens.\n\n"
             CLI_COMMON_HELP,
     .negative = "KEY is missing or corrupt",
     .run = stat_run,

@@ -325,11 +325,29 @@ struct kvt_tier_info {
                            * memory, or store_location names other storage */
     char serde[16];       /* encoding of new chunks of engines, as in remote_serde */
     char serde_reason[192]; /* remote_serde: auto: the present choice and its reason; else "" */
+    uint64_t load_latency_ns; /* measured: the load of n bytes of KV takes load_latency_ns + n /
+                               * load_bytes_per_s */
+    uint64_t load_bytes_per_s; /* 0: not measured, or shared host memory */
 };
 
 /* Describe tier i.  Lookups read the tiers in this order.  -ENOENT: fewer tiers exist. */
 KVT_API KVT_MUST_CHECK int
 kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *out);
+
+/* The times in which an engine's model computes prompts: the token at position p takes
+ * ns_per_token + p * ns_per_position. */
+struct kvt_prefill_info {
+    size_t struct_size;
+    char model[40]; /* the end of the model's name */
+    double ns_per_token, ns_per_position;
+    uint64_t bytes_per_token; /* KV of a token that a worker loads */
+    uint64_t break_even_tokens; /* shortest prompt that loads faster from this tier than the model
+                                 * computes the prompt; 0: none, or the tier is not measured */
+};
+
+/* Describe prefill times number j in the index of tier i.  -ENOENT: fewer times or tiers exist. */
+KVT_API KVT_MUST_CHECK int
+kvt_store_prefill(const struct kvt_store *store, size_t i, size_t j, struct kvt_prefill_info *out);
 
 /* Delete all chunks in shared host memory (shared_cpu), leased chunks too, and free the memory.
  * Chunks in storage and in the private memory of engines stay.  Afterwards the caller may only
@@ -718,7 +736,9 @@ struct kvt_chunk_range {
 /* After a lookup that returned -EAGAIN: write the chunks that all workers must prefetch to out,
  * at most one range for each group, and return the number of ranges.  out has room for n_groups
  * ranges.  Each chunk is returned once, and again if no chunk has arrived for at least a
- * quarter of lookup_timeout_ms.  After any other result of the lookup, return 0. */
+ * quarter of lookup_timeout_ms.  After a lookup with kvt_seq_skipped_tokens(), sometimes return
+ * chunks whose prefetch measures the storage again.  After any other result of the lookup, return
+ * 0. */
 KVT_API size_t
 kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
                   struct kvt_chunk_range *out);
@@ -727,6 +747,20 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
  * rank holds the chunk in host memory, else 0.  After kvt_engine_release() all values are 0. */
 KVT_API void
 kvt_seq_in_memory(const struct kvt_seq *seq, size_t first, size_t n, uint8_t *out);
+
+/* Return the stored tokens that the hit of the last lookup leaves out because of the setting
+ * load_policy: the computation is faster than the load. */
+KVT_API uint64_t kvt_seq_skipped_tokens(const struct kvt_seq *seq);
+
+/* Note that the workers begin to load the hit of the last lookup.  With load_policy: faster, later
+ * lookups count the time of the load until kvt_engine_release(). */
+KVT_API void kvt_engine_begin_load(struct kvt_engine *engine, struct kvt_seq *seq);
+
+/* With load_policy: faster, note that the model has computed n_tokens tokens of prompts in ns
+ * nanoseconds.  sum_positions: sum of the tokens' positions in their sequences.  Storage keeps the
+ * times of the model for the next process. */
+KVT_API void kvt_engine_note_prefill(struct kvt_engine *engine, uint64_t n_tokens,
+                                     uint64_t sum_positions, int64_t ns);
 
 /* End the leases of a lookup.  Does nothing without a lookup.  A later lookup asks the tiers again,
  * and so finds what another host has stored meanwhile. */

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "base/sized.h"
 #include "conf/conf.h"
-#include "engine/private.h"
+#include "engine/worth.h"
 #include "mem/numa.h"
 
 #define MAX_TRANSFER ((size_t)512 << 20)
@@ -123,6 +123,7 @@ open_memory(struct kvt_engine *e, const struct kvt_engine_params *params)
     if (err || !kvt__store_traits(e->store)->has_memory)
         return err;
     e->memory_bytes = memory.limit_bytes;
+    e->memory_keeps = local;
     e->reads_ahead = params->config->enable_async_loading;
     e->lookups_wait = e->reads_ahead || kvt__store_traits(e->store)->multi_host;
     return 0;
@@ -202,6 +203,7 @@ free_engine(struct kvt_engine *e)
     free(e->model);
     free(e->kv_dtype);
     pthread_cond_destroy(&e->calls.idle);
+    pthread_mutex_destroy(&e->worth.lock);
     pthread_mutex_destroy(&e->calls.lock);
     pthread_mutex_destroy(&e->weights_lock);
     e->magic = 0;
@@ -222,6 +224,7 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
     if (!e)
         return kvt__fail(ENOMEM, "kvt_engine_open");
     init_shared(e);
+    kvt__worth_init(e, params->config);
     e->calls.eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (e->calls.eventfd < 0)
         err = kvt__fail(errno, "kvt_engine_open: eventfd");

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/types.h>
 
+#include "base/fit.h"
 #include "gpu/copy.h"
 #include "gpu/device.h"
 #include "gpu/pin.h"
@@ -54,6 +55,17 @@ struct kvt__queue {
     struct kvt__item *first, **last;
 };
 
+/* load_policy: faster, see worth.c. */
+struct kvt__worth {
+    bool is_on;
+    pthread_mutex_t lock; /* guards the fields below */
+    struct kvt_seq *loading; /* sequences whose chunks workers read now */
+    int64_t trial_ns[KVT__MAX_STORAGES]; /* time of the last trial of a storage */
+    struct kvt__fit prefill; /* a: ns of a token and position, b: ns of a token */
+    bool is_prefill_open; /* prefill has the results of earlier processes */
+    uint64_t largest_step; /* tokens of the largest measured step */
+};
+
 struct kvt_engine {
     uint32_t magic;
     pid_t pid; /* process that opened the engine */
@@ -85,6 +97,7 @@ struct kvt_engine {
     struct kvt__pool *pool; /* WORKER only */
     size_t transfer_bytes;  /* bytes of the pool that are reserved for transfers */
     size_t memory_bytes;    /* bytes of each worker's pool in which chunks stay; 0: none */
+    bool memory_keeps;      /* chunks stay in host memory also without a prefetch */
     bool reads_ahead;       /* enable_async_loading is set and memory_bytes > 0 */
     bool lookups_wait;      /* lookups may return -EAGAIN until chunks are in host memory */
     _Atomic int64_t last_arrival_ns; /* time of the last arrival of a chunk for a lookup */
@@ -95,6 +108,7 @@ struct kvt_engine {
     struct kvt__pin pin;  /* pin of the pool for the GPU */
     _Atomic(void *) stream; /* argument of kvt_engine_set_stream() */
     struct kvt__store *store;
+    struct kvt__worth worth;
 
     struct kvt__keyspace *keyspaces; /* [rank * n_groups + group] */
     size_t max_tag_bytes; /* longest tags that fit in the key texts of all keyspaces */
@@ -170,6 +184,21 @@ static inline uint32_t
 kvt__first_of_stage(const struct kvt_engine *engine, uint32_t rank)
 {
     return rank - rank % (engine->world_size / engine->n_stages);
+}
+
+/* Return the bytes of a chunk's largest part of a group: stages may have different numbers of
+ * layers. */
+static inline uint64_t
+kvt__largest_part(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
+{
+    uint64_t largest = 0;
+
+    for (uint32_t i = group; i < e->n_stage_groups; i += e->n_groups) {
+        uint64_t bytes = kvt__chunk_bytes(&e->stage_groups[i].view, n_tokens);
+
+        largest = bytes > largest ? bytes : largest;
+    }
+    return largest;
 }
 
 /* Return the description of a group on a rank.  A worker knows only its own stage. */

@@ -15,7 +15,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "engine/seq.h"
+#include "engine/worth.h"
 
 /* ---------------------------------------------------------------- finding a hit */
 
@@ -117,21 +117,6 @@ guaranteed_where(const struct kvt_seq *seq)
     return seq->engine->reads_ahead && may_search(seq) ? KVT__IN_MEMORY : KVT__GUARANTEED;
 }
 
-/* Return the bytes of a chunk's largest part of a group: stages may have different numbers of
- * layers. */
-static uint64_t
-largest_part(const struct kvt_engine *e, uint32_t group, uint32_t n_tokens)
-{
-    uint64_t largest = 0;
-
-    for (uint32_t i = group; i < e->n_stage_groups; i += e->n_groups) {
-        uint64_t bytes = kvt__chunk_bytes(&e->stage_groups[i].view, n_tokens);
-
-        largest = bytes > largest ? bytes : largest;
-    }
-    return largest;
-}
-
 /* Return the number of leading chunks of the hit that fit in host memory together.  A chunk that is
  * guaranteed in storage needs no host memory. */
 static size_t
@@ -150,8 +135,8 @@ n_with_room(struct kvt_seq *seq)
                 (level != KVT__LEVEL_MEMORY &&
                  kvt__store_covers(e->store, KVT__GUARANTEED, level, space)))
                 continue;
-            size_t bytes = kvt__slot_footprint(phase,
-                                               largest_part(e, g, seq->chunks[c].n_tokens));
+            uint64_t part = kvt__largest_part(e, g, seq->chunks[c].n_tokens);
+            size_t bytes = kvt__slot_footprint(phase, part);
             if (bytes > left)
                 return c;
             left -= bytes;
@@ -160,7 +145,8 @@ n_with_room(struct kvt_seq *seq)
     return p->n;
 }
 
-/* Find the hit to fetch, at most as long as host memory allows.  Results as find(). */
+/* Find the hit to fetch, at most as long as host memory allows and as the load is worth its time.
+ * Results as find(). */
 static int
 begin(struct kvt_seq *seq)
 {
@@ -169,11 +155,16 @@ begin(struct kvt_seq *seq)
     size_t room = p->max_chunks;
 
     p->state = KVT__PROMISE_FETCHING;
+    p->skipped_end = 0;
+    p->is_stalled = false;
     do {
         int err = find(seq, room, KVT__ANYWHERE);
         if (err)
             return err;
+        size_t worth = kvt__n_worth(seq);
+
         room = e->lookups_wait ? n_with_room(seq) : p->n;
+        room = worth < room ? worth : room;
     } while (room < p->n);
     p->first_pending = p->first * e->n_groups;
     p->n_wanted_calls = 0;
@@ -271,8 +262,14 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
     struct kvt__promise *p = &seq->promise;
     size_t n = 0;
 
-    if (kvt__engine_check(engine, "kvt_engine_wanted") ||
-        p->state != KVT__PROMISE_FETCHING || (p->is_searching && !p->is_galloping) ||
+    if (kvt__engine_check(engine, "kvt_engine_wanted"))
+        return 0;
+    if (p->state != KVT__PROMISE_FETCHING && p->trial.n_chunks) {
+        *out = p->trial;
+        p->trial.n_chunks = 0;
+        return 1;
+    }
+    if (p->state != KVT__PROMISE_FETCHING || (p->is_searching && !p->is_galloping) ||
         kvt__now_ns() < p->deadline_ns - engine->lookup_timeout_ns +
                             p->n_wanted_calls * kvt__arrival_grace_ns(engine))
         return 0;
@@ -286,10 +283,12 @@ kvt_engine_wanted(struct kvt_engine *engine, struct kvt_seq *seq,
     if (p->wanted_end < p->n)
         p->wanted_end = p->n;
     p->n_wanted_calls++;
+    if (n)
+        kvt__flight_begin(seq);
     return n;
 }
 
-/* If the engine is also the worker, prefetch the chunks of the hit that are not guaranteed. */
+/* If the engine is also the worker, prefetch the chunks that kvt_engine_wanted() returns. */
 static void
 read_ahead(struct kvt_seq *seq)
 {
@@ -329,6 +328,7 @@ hold(struct kvt_seq *seq, bool late)
 
     assert(p->state == KVT__PROMISE_FETCHING && !p->is_galloping);
     assert(p->first <= p->n && p->n <= p->max_chunks && is_leased(seq));
+    kvt__flight_end(seq);
     p->state = late || p->n > p->first ? KVT__PROMISE_HELD : KVT__PROMISE_NONE;
     p->deadline_ns = kvt__now_ns() + seq->engine->lease_ns / 2;
     p->begun_ns = 0;
@@ -388,12 +388,16 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
     /* The last chunk may be the sequence's partial chunk, or may extend beyond max_hit. */
     uint64_t last = e->partial_chunks ? e->chunk_tokens - 1 : 0;
 
+    kvt__flight_end(seq);
     if (!p->begun_ns)
         p->begun_ns = kvt__now_ns();
     assert(first * (uint64_t)e->chunk_tokens <= have_tokens && have_tokens <= max_hit);
     p->state = KVT__PROMISE_NONE;
     p->first = first;
+    p->have_tokens = have_tokens;
     p->max_hit = max_hit;
+    p->skipped_end = 0;
+    p->trial.n_chunks = 0;
     p->max_chunks = max_hit > have_tokens ? (max_hit + last) / e->chunk_tokens : first;
     p->wanted_end = 0;
 }
@@ -403,9 +407,14 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
 static void
 count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
 {
+    struct kvt__counters *counters = &seq->engine->counters;
+
     if (!seq->promise.counted && !seq->engine->first_rank) {
-        kvt__count(&seq->engine->counters, KVT__N_lookup_tokens, asked);
-        kvt__count(&seq->engine->counters, KVT__N_hit_tokens, hit);
+        kvt__count(counters, KVT__N_lookup_tokens, asked);
+        kvt__count(counters, KVT__N_hit_tokens, hit);
+        kvt__count(counters, seq->promise.is_stalled ? KVT__N_skipped_tokens_stalled
+                                                     : KVT__N_skipped_tokens_slower,
+                   kvt_seq_skipped_tokens(seq));
     }
     seq->promise.counted = true;
 }
@@ -447,6 +456,8 @@ kvt_engine_lookup(struct kvt_engine *engine, struct kvt_seq *seq,
         err = make_promise(seq);
     if (err)
         return err;
+    if (p->trial.n_chunks)
+        read_ahead(seq);
     uint64_t hit = kvt__hit_end(engine, max_hit, p->n);
     if (hit > have_tokens)
         *hit_tokens = hit;
@@ -461,6 +472,7 @@ kvt_engine_release(struct kvt_engine *engine, struct kvt_seq *seq)
 
     if (kvt__engine_check(engine, "kvt_engine_release"))
         return;
+    kvt__flight_end(seq);
     kvt__hit_unlease(seq, 0);
     kvt__search_abandon(p->search);
     p->search = NULL;
@@ -493,4 +505,14 @@ kvt_seq_in_memory(const struct kvt_seq *seq, size_t first, size_t n, uint8_t *ou
 {
     for (size_t i = 0; i < n; i++)
         out[i] = is_in_memory(seq, first + i);
+}
+
+uint64_t
+kvt_seq_skipped_tokens(const struct kvt_seq *seq)
+{
+    const struct kvt__promise *p = &seq->promise;
+    uint64_t end = kvt__hit_end(seq->engine, p->max_hit, p->n);
+
+    end = end > p->have_tokens ? end : p->have_tokens;
+    return p->skipped_end > end ? p->skipped_end - end : 0;
 }

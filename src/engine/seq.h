@@ -32,6 +32,7 @@ enum kvt__promise_state {
 struct kvt__promise {
     enum kvt__promise_state state;
     size_t first, n;     /* the hit consists of the chunks first .. n - 1 */
+    uint64_t have_tokens; /* leading tokens that the caller has computed */
     uint64_t max_hit;    /* longest allowed hit, in tokens */
     size_t max_chunks;   /* chunks of the longest possible hit; decreases when a chunk is missing */
     int64_t begun_ns;    /* monotonic time of the first lookup that returned -EAGAIN.  The search
@@ -61,7 +62,23 @@ struct kvt__promise {
     uint32_t started_searches;  /* kinds of the searches started since the last release: bits of
                                  * enum kvt__search_kind */
     uint32_t n_window_searches; /* number of started searches KVT__SEARCH_WINDOWS */
+
+    /* load_policy: faster */
+    uint64_t skipped_end; /* tokens of the hit that the store has; 0: the promise is this hit */
+    bool is_stalled;      /* the hit is shorter because storage is stalled, not slow */
+    struct kvt_chunk_range trial; /* chunks whose prefetch measures storage; n_chunks 0: none */
+
     bool counted;               /* the counters of lookups include the sequence */
+};
+
+/* The reads of a sequence's chunks from storage by the workers.  worth.lock guards the links. */
+struct kvt__flight {
+    bool is_on;
+    int storage;          /* the slowest storage of the chunks */
+    int64_t begun_ns;
+    int64_t expected_ns;  /* expected duration */
+    int64_t patience_ns;  /* expected time until the first chunks are read */
+    struct kvt_seq *next, *previous;
 };
 
 /* The tokens of a request. */
@@ -84,6 +101,7 @@ struct kvt_seq {
     bool lost_tokens; /* an append failed: the sequence accepts no more tokens */
     uint32_t flags; /* flags of the chunks */
     struct kvt__promise promise;
+    struct kvt__flight flight;
 };
 
 /* If the sequence has a partial chunk, describe the chunk in chunks[n_chunks].  0; -ENOMEM with a

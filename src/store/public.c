@@ -3,6 +3,7 @@
  * The store part of kvtier.h: open and close, operations and their requests, listings. */
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -476,10 +477,55 @@ kvt_store_tier(const struct kvt_store *store, size_t i, struct kvt_tier_info *ou
     } else {
         snprintf(info.serde, sizeof info.serde, "%s", kvt__serde_name(level->serde));
     }
+    struct kvt__table_speed speed = kvt__table_get_speed(level->index);
+
+    info.load_latency_ns = speed.latency_ns;
+    info.load_bytes_per_s = level->tier->in_memory ? 0 : speed.bytes_per_s;
     level->tier->ops->info(level->tier, &info);
     memcpy(out, &info, size < sizeof info ? size : sizeof info);
     out->struct_size = size;
     return 0;
+}
+
+/* Return the shortest prompt whose load is faster than the computation; 0: none. */
+static uint64_t
+break_even(const struct kvt__table_speed *speed, const struct kvt__table_prefill *prefill)
+{
+    if (!speed->bytes_per_s)
+        return 0;
+    double latency = (double)speed->latency_ns, p = prefill->ns_per_position;
+    double gain = prefill->ns_per_token - (double)prefill->bytes_per_token * 1e9 /
+                                              (double)speed->bytes_per_s;
+    /* latency = gain * n + p * n * n / 2 */
+    double n = p > 0 ? (sqrt(gain * gain + 2 * p * latency) - gain) / p
+                     : gain > 0 ? latency / gain : INFINITY;
+
+    return n < 1e12 ? (uint64_t)ceil(fmax(n, 1)) : 0;
+}
+
+int
+kvt_store_prefill(const struct kvt_store *store, size_t i, size_t j, struct kvt_prefill_info *out)
+{
+    size_t size = out->struct_size;
+
+    for (unsigned place = 0; i < store->store->n_storages && place < KVT__TABLE_PREFILLS; place++) {
+        const struct kvt__table *index = kvt__level_index(&store->store->levels[i]);
+        struct kvt__table_prefill prefill = kvt__table_get_prefill(index, place);
+        struct kvt__table_speed speed = kvt__table_get_speed(index);
+
+        if (!prefill.key || j--)
+            continue;
+        struct kvt_prefill_info info = {
+            .struct_size = size, .ns_per_token = prefill.ns_per_token,
+            .ns_per_position = prefill.ns_per_position,
+            .bytes_per_token = prefill.bytes_per_token,
+            .break_even_tokens = break_even(&speed, &prefill) };
+
+        memcpy(info.model, prefill.model, sizeof info.model);
+        memcpy(out, &info, size < sizeof info ? size : sizeof info);
+        return 0;
+    }
+    return kvt__fail(ENOENT, "the index of tier %zu has no more prefill times.", i);
 }
 
 int

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * load_policy: faster: the part of a hit that a scheduler loads, with speeds that the test writes
+ * into the index, and with a clock that the test moves. */
+#include <math.h>
+
+#include "engine-test.h"
+#include "engine/private.h"
+#include "store/private.h"
+
+#define N_CHUNKS (N_TOKENS / CHUNK)
+#define CHUNK_BYTES (2 * N_LAYERS * BLOCK_BYTES)
+#define MS KVT__NS_PER_MS
+
+static int64_t passed_ns; /* time that the test adds to the monotonic clock */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+
+int
+__wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int err = __real_clock_gettime(clock, out);
+
+    if (!err && clock == CLOCK_MONOTONIC)
+        *out = kvt__timespec((int64_t)out->tv_sec * KVT__NS_PER_S + out->tv_nsec + passed_ns);
+    return err;
+}
+
+/* Store ten chunks, and open a scheduler.  A scheduler reads nothing, so the speeds stay. */
+static void
+open_scheduler(struct fixture *f, const char *policy)
+{
+    const char *const settings[] = { policy, NULL };
+
+    fixture_open(f, NULL);
+    store_prefix(f, N_CHUNKS);
+    kvt_engine_close(f->engine);
+    f->engine = open_engine(f, KVT_ROLE_SCHEDULER, NULL, 0, settings);
+}
+
+static int
+setup(void **state)
+{
+    fixture_setup(state);
+    passed_ns = 0;
+    open_scheduler(*state, "load_policy=faster");
+    return 0;
+}
+
+/* A load of a chunk takes chunk_ns, after latency_ns. */
+static void
+set_load(const struct fixture *f, double chunk_ns, int64_t latency_ns)
+{
+    struct kvt__table_speed speed = { .latency_ns = (uint64_t)latency_ns,
+                                      .bytes_per_s = (uint64_t)(CHUNK_BYTES * 1e9 / chunk_ns),
+                                      .measured_ns = kvt__now_ns() };
+
+    kvt__table_set_speed(kvt__level_index(&f->engine->store->levels[0]), &speed);
+}
+
+/* The computation of a chunk takes chunk_ns. */
+static void
+set_compute(const struct fixture *f, int64_t chunk_ns)
+{
+    kvt_engine_note_prefill(f->engine, N_TOKENS, 0, chunk_ns * (int64_t)N_CHUNKS);
+}
+
+/* Look up a sequence, and return the hit in chunks. */
+static uint64_t
+hit_of(const struct fixture *f, struct kvt_seq *seq)
+{
+    uint64_t hit = lookup(f, seq, 0, N_TOKENS);
+
+    assert_int_equal(hit + kvt_seq_skipped_tokens(seq), N_TOKENS);
+    return hit / CHUNK;
+}
+
+static void
+end(const struct fixture *f, struct kvt_seq *seq)
+{
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+}
+
+static uint64_t
+hit(const struct fixture *f)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    uint64_t n = hit_of(f, seq);
+
+    end(f, seq);
+    return n;
+}
+
+static void
+without_a_measurement_the_hit_is_loaded(void **state)
+{
+    struct fixture *f = *state;
+
+    assert_int_equal(hit(f), N_CHUNKS);
+    set_load(f, 1000 * MS, 0);
+    assert_int_equal(hit(f), N_CHUNKS);
+    set_load(f, INFINITY, 0); /* 0 bytes in a second */
+    set_compute(f, MS);
+    assert_int_equal(hit(f), N_CHUNKS);
+}
+
+static void
+the_faster_way_is_chosen(void **state)
+{
+    struct fixture *f = *state;
+
+    set_compute(f, 10 * MS);
+    set_load(f, 9 * MS, 0);
+    assert_int_equal(hit(f), N_CHUNKS);
+    assert_int_equal(counter(f, "skipped_tokens_slower"), 0);
+    set_load(f, 11 * MS, 0);
+    assert_int_equal(hit(f), 0);
+    assert_int_equal(counter(f, "skipped_tokens_slower"), N_TOKENS);
+    assert_int_equal(counter(f, "skipped_tokens_stalled"), 0);
+    assert_int_equal(counter(f, "hit_tokens"), N_TOKENS);
+}
+
+static void
+the_latency_decides_about_short_hits(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+
+    set_compute(f, 10 * MS);
+    set_load(f, MS, 30 * MS);
+    assert_int_equal(lookup(f, seq, 0, 3 * CHUNK), 0);
+    assert_int_equal(kvt_seq_skipped_tokens(seq), 3 * CHUNK);
+    assert_int_equal(lookup(f, seq, 0, 4 * CHUNK), 4 * CHUNK);
+    assert_int_equal(kvt_seq_skipped_tokens(seq), 0);
+    assert_int_equal(lookup(f, seq, 7 * CHUNK, N_TOKENS), 0);
+    assert_int_equal(kvt_seq_skipped_tokens(seq), 3 * CHUNK);
+    end(f, seq);
+}
+
+static void
+later_tokens_cost_more(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    uint64_t positions = (uint64_t)N_TOKENS * (N_TOKENS - 1) / 2;
+
+    kvt_engine_note_prefill(f->engine, N_TOKENS, 0, 10 * MS);
+    for (int i = 0; i < 9; i++) /* 1 ms for each chunk, and 1 to 10 ms by the position */
+        kvt_engine_note_prefill(f->engine, N_TOKENS, positions, (10 + 55) * MS);
+    set_load(f, 8 * MS, 0);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), 0);
+    assert_int_equal(lookup(f, seq, 6 * CHUNK, N_TOKENS), N_TOKENS);
+    end(f, seq);
+}
+
+static void
+a_load_in_progress_delays_the_next_load(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *first = new_seq(f, N_TOKENS), *second = new_seq(f, N_TOKENS);
+
+    set_compute(f, 100 * MS);
+    set_load(f, 60 * MS, 0);
+    assert_int_equal(hit_of(f, first), N_CHUNKS);
+    assert_int_equal(hit(f), N_CHUNKS); /* the first hit is not loaded yet */
+    kvt_engine_begin_load(f->engine, first);
+    assert_int_equal(hit_of(f, second), 0); /* 600 + 600 ms against 1000 ms */
+    kvt_engine_release(f->engine, second);
+    passed_ns += 300 * MS;
+    assert_int_equal(hit_of(f, second), N_CHUNKS);
+    kvt_engine_release(f->engine, second);
+    end(f, first);
+    passed_ns -= 300 * MS;
+    assert_int_equal(hit_of(f, second), N_CHUNKS);
+    end(f, second);
+}
+
+static void
+a_late_load_stalls_the_storage_until_the_load_ends(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *first = new_seq(f, N_TOKENS);
+
+    set_compute(f, 100 * MS);
+    set_load(f, MS, MS);
+    assert_int_equal(hit_of(f, first), N_CHUNKS);
+    kvt_engine_begin_load(f->engine, first);
+    passed_ns += 300 * MS;
+    assert_int_equal(hit(f), N_CHUNKS);
+    passed_ns += 300 * MS; /* 0.6 s after the begin of a load of 11 ms */
+    assert_int_equal(hit(f), 0);
+    assert_int_equal(counter(f, "skipped_tokens_stalled"), N_TOKENS);
+    assert_int_equal(counter(f, "skipped_tokens_slower"), 0);
+    set_load(f, MS, MS); /* a worker has read chunks */
+    assert_int_equal(hit(f), N_CHUNKS);
+    passed_ns += 700 * MS;
+    assert_int_equal(hit(f), 0);
+    end(f, first);
+    assert_int_equal(hit(f), N_CHUNKS);
+}
+
+static void
+storage_that_is_left_out_is_measured_from_time_to_time(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct kvt_chunk_range range;
+
+    set_compute(f, 10 * MS);
+    set_load(f, 100 * MS, 0);
+    assert_int_equal(hit_of(f, seq), 0);
+    assert_int_equal(kvt_engine_wanted(f->engine, seq, &range), 1);
+    assert_int_equal(range.group, 0);
+    assert_int_equal(range.first_chunk, 0);
+    assert_int_equal(range.n_chunks, 2); /* at most 250 ms */
+    assert_int_equal(kvt_engine_wanted(f->engine, seq, &range), 0);
+    passed_ns += 1500 * MS;
+    assert_int_equal(hit_of(f, seq), 0);
+    assert_int_equal(kvt_engine_wanted(f->engine, seq, &range), 0);
+    passed_ns += 600 * MS;
+    assert_int_equal(hit_of(f, seq), 0);
+    assert_int_equal(kvt_engine_wanted(f->engine, seq, &range), 1);
+    end(f, seq);
+}
+
+static void
+small_steps_do_not_count_beside_large_steps(void **state)
+{
+    struct fixture *f = *state;
+
+    set_compute(f, 10 * MS);
+    set_load(f, 11 * MS, 0);
+    for (int i = 0; i < 100; i++) /* 100 ms for 10 tokens: the constant cost of a step */
+        kvt_engine_note_prefill(f->engine, 10, 0, 100 * MS);
+    assert_int_equal(hit(f), 0);
+}
+
+static void
+the_next_scheduler_knows_the_computation(void **state)
+{
+    static const char *const faster[] = { "load_policy=faster", NULL };
+    struct fixture *f = *state;
+
+    set_compute(f, 10 * MS);
+    set_load(f, 11 * MS, 0);
+    kvt_engine_close(f->engine);
+    f->engine = open_engine(f, KVT_ROLE_SCHEDULER, NULL, 0, faster);
+    assert_int_equal(hit(f), 0);
+}
+
+static void
+wrong_times_in_the_index_do_not_count(void **state)
+{
+    static const char *const faster[] = { "load_policy=faster", NULL };
+    static const double wrong[] = { NAN, INFINITY, -1 };
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < 3; i++) {
+        set_compute(f, MS);
+        set_load(f, 100 * MS, 0);
+        struct kvt__table *index = kvt__level_index(&f->engine->store->levels[0]);
+        for (unsigned at = 0; at < KVT__TABLE_PREFILLS; at++) {
+            struct kvt__table_prefill p = kvt__table_get_prefill(index, at);
+
+            p.ns_per_token = wrong[i];
+            p.ns_per_position = 1;
+            if (p.key)
+                kvt__table_set_prefill(index, &p);
+        }
+        kvt_engine_close(f->engine);
+        f->engine = open_engine(f, KVT_ROLE_SCHEDULER, NULL, 0, faster);
+        assert_int_equal(hit(f), N_CHUNKS);
+    }
+}
+
+static void
+by_default_all_is_loaded(void **state)
+{
+    struct fixture *f = *state;
+
+    kvt_engine_close(f->engine);
+    f->engine = open_engine(f, KVT_ROLE_SCHEDULER, NULL, 0, NULL);
+    set_compute(f, MS);
+    set_load(f, 1000 * MS, 0);
+    assert_int_equal(hit(f), N_CHUNKS);
+}
+
+static void
+the_command_line_sees_the_break_even_length(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_config *config = open_config(f->dir.path, NULL);
+    struct kvt_prefill_info info = KVT_INIT(struct kvt_prefill_info);
+    struct kvt_tier_info tier = KVT_INIT(struct kvt_tier_info);
+    struct kvt_store *store;
+
+    set_compute(f, 10 * MS);
+    set_load(f, 5 * MS, 50 * MS);
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    assert_int_equal(kvt_store_tier(store, 0, &tier), 0);
+    assert_int_equal(tier.load_latency_ns, 50 * MS);
+    assert_in_range(tier.load_bytes_per_s, CHUNK_BYTES * 199, CHUNK_BYTES * 201);
+    assert_int_equal(kvt_store_prefill(store, 0, 0, &info), 0);
+    assert_string_equal(info.model, "test/model");
+    assert_int_equal(info.bytes_per_token, CHUNK_BYTES / CHUNK);
+    assert_in_range(info.break_even_tokens, 10 * CHUNK - 2, 10 * CHUNK + 2);
+    assert_int_equal(kvt_store_prefill(store, 0, 1, &info), -ENOENT);
+    assert_int_equal(kvt_store_prefill(store, 1, 0, &info), -ENOENT);
+    set_load(f, 11 * MS, 0);
+    assert_int_equal(kvt_store_prefill(store, 0, 0, &info), 0);
+    assert_int_equal(info.break_even_tokens, 0);
+    kvt_store_close(store);
+    kvt_config_free(config);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, fixture_teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(without_a_measurement_the_hit_is_loaded),
+        TEST(the_faster_way_is_chosen),
+        TEST(the_latency_decides_about_short_hits),
+        TEST(later_tokens_cost_more),
+        TEST(a_load_in_progress_delays_the_next_load),
+        TEST(a_late_load_stalls_the_storage_until_the_load_ends),
+        TEST(storage_that_is_left_out_is_measured_from_time_to_time),
+        TEST(small_steps_do_not_count_beside_large_steps),
+        TEST(the_next_scheduler_knows_the_computation),
+        TEST(wrong_times_in_the_index_do_not_count),
+        TEST(by_default_all_is_loaded),
+        TEST(the_command_line_sees_the_break_even_length),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
