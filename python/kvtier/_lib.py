@@ -259,6 +259,9 @@ _PROTOTYPES = {
         c_int, c_void_p, c_void_p, c_uint64, c_uint64, POINTER(c_uint64),
     ),
     "kvt_engine_wanted": (c_size_t, c_void_p, c_void_p, POINTER(ChunkRange)),
+    "kvt_engine_begin_load": (None, c_void_p, c_void_p),
+    "kvt_engine_note_prefill": (None, c_void_p, c_uint64, c_uint64, c_int64),
+    "kvt_seq_skipped_tokens": (c_uint64, c_void_p),
     "kvt_engine_media": (c_int, c_void_p, POINTER(GroupIo), c_void_p),
     "kvt_engine_pin": (c_int, c_void_p, POINTER(GroupIo), c_uint32, c_void_p),
     "kvt_engine_release": (None, c_void_p, c_void_p),
@@ -409,6 +412,11 @@ class Seq:
         lib().kvt_seq_in_memory(self.handle, first, n, out)
         return out.raw
 
+    def skipped_tokens(self):
+        """Return the stored tokens that the last lookup's hit leaves out because the
+        computation is faster than the load."""
+        return lib().kvt_seq_skipped_tokens(self.handle)
+
     def free(self):
         handle, self.handle = self.handle, None
         if handle:
@@ -541,10 +549,19 @@ class Engine:
         return hit.value
 
     def wanted(self, seq):
-        """After a lookup that returned None: return the chunks that the workers should
-        prefetch, [(group, first chunk, number of chunks)].  Each chunk is returned once."""
+        """After a lookup that returned None, or that skipped tokens: return the chunks that
+        the workers should prefetch, [(group, first chunk, number of chunks)].  Each chunk is
+        returned once."""
         n = lib().kvt_engine_wanted(self.handle, seq.handle, self._ranges)
         return [(r.group, r.first_chunk, r.n_chunks) for r in self._ranges[:n]]
+
+    def begin_load(self, seq):
+        """Note that the workers begin to load the hit of the last lookup."""
+        lib().kvt_engine_begin_load(self.handle, seq.handle)
+
+    def note_prefill(self, n_tokens, sum_positions, ns):
+        """Note that the model has computed tokens of prompts in ns nanoseconds."""
+        lib().kvt_engine_note_prefill(self.handle, n_tokens, sum_positions, ns)
 
     def release(self, seq):
         lib().kvt_engine_release(self.handle, seq.handle)

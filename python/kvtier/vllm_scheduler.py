@@ -12,8 +12,9 @@ from . import _lib, vllm_adapters, vllm_handoff
 from .vllm_extra import describe
 from .vllm_log import log
 from .vllm_meta import NOTHING, KVTierMetadata, Report, UnusableWorker
-from .vllm_stats import Collector
 from .vllm_pins import Pins
+from .vllm_prefill import Prefill
+from .vllm_stats import Collector
 from .vllm_uses import Uses
 
 _CHUNK = _lib.CHUNK_BYTES
@@ -25,7 +26,7 @@ class _Request:
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "computed", "loading", "limit", "saved", "stored", "tail",
                  "tail_saved", "blocks", "read", "noted", "used", "wait", "findable",
-                 "yields")
+                 "yields", "skip_counted")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -47,6 +48,7 @@ class _Request:
         self.wait = None  # for the chunks of a prefill engine
         self.findable = 0  # leading tokens that a hit can have, once the planned saves end
         self.yields = False  # the next lookup is put off
+        self.skip_counted = False  # statistics count the tokens that limits skip
         self.blocks = None  # block lists, only if vLLM does not pass block lists
 
 
@@ -86,6 +88,9 @@ class Scheduler:
         self._ranks = vllm_adapters.Ranks(n_ranks)
         self._digest_requests = {}  # request id -> request for the adapter's digest
         self._stats = Collector(engine)
+        self._prefill = None
+        if settings.get("load_policy") == "faster" and not hosts:
+            self._prefill = Prefill(engine)
 
     def _open_pins(self, settings, n_ranks):
         most = (settings.get("max_pinned_size") or 0) * (1 << 30)
@@ -123,21 +128,40 @@ class Scheduler:
         if hit is None:
             self._read_ahead(state)
             return None, False
+        skipped = self._skipped(state)
         if state.wait is not None:
             unit = 1 if self._partial else self._chunk
-            if state.wait.goes_on(max(hit, computed), most, unit):
+            if state.wait.goes_on(max(hit, computed) + skipped, most, unit):
                 self._lookups.release(state.seq)  # a lookup of a leased hit finds no more chunks
                 return None, False
             state.wait = None
         state.computed = computed
         state.stored = range(computed // self._chunk, hit // self._chunk)
         external = hit - computed
+        if hit == most < state.request.num_tokens - 1:
+            self._count_skipped(state, "limit", state.request.num_tokens - 1 - most)
+        if 0 < external < self._min_retrieve:
+            self._count_skipped(state, "short", external)
         if external <= 0 or external < self._min_retrieve:
             return 0, False
         return external, True
 
+    def _skipped(self, state):
+        """Return the number of stored tokens that the hit leaves out by load_policy, and let
+        the workers measure the tier from time to time."""
+        skipped = state.seq.skipped_tokens() if self._prefill else 0
+        if skipped:
+            self._read_ahead(state)
+        return skipped
+
+    def _count_skipped(self, state, reason, n):
+        if not state.skip_counted:
+            state.skip_counted = True
+            self._stats.add("skipped_tokens_" + reason, n)
+
     def _read_ahead(self, state):
-        """Ask the workers to read into host memory the chunks that the lookup waits for."""
+        """Ask the workers to read into host memory the chunks that the lookup waits for, or
+        that measure a tier."""
         for group, first, n in self._lookups.wanted(state.seq):
             state.read.update(range(first, first + n))
             self._prefetches.append((group, self._chunks(state, first, first + n), b"",
@@ -275,6 +299,8 @@ class Scheduler:
             if self._events:
                 self._events.note(request, state.tags, group, first, chunks)
         self._loads.append((request.request_id, ios))
+        if self._prefill:
+            self._engine.begin_load(state.seq)
         if state.tags.adapter:
             _, digest = state.tags.adapter
             self._load_adapters[request.request_id] = request.lora_request, digest
@@ -333,6 +359,8 @@ class Scheduler:
 
     def build_meta(self, output):
         self._pins.work()
+        if self._prefill:
+            self._prefill.scheduled(output.num_scheduled_tokens, self._request)
         resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
         if resumed:
             self._resume(resumed)
@@ -358,6 +386,11 @@ class Scheduler:
         self._loads, self._prefetches, self._cancel = [], [], False
         self._load_adapters = {}
         return meta
+
+    def _request(self, request_id):
+        """Return vLLM's request, or None if kvtier does not know the request."""
+        state = self._requests.get(request_id)
+        return state and state.request
 
     def _distrust(self, output, resumed):
         """Do not save requests that start in a step with another connector's synchronous
@@ -593,6 +626,9 @@ class Scheduler:
         return self._stats.collect()
 
     def take_events(self):
+        """Return KV cache events.  vLLM calls the function at the result of each step."""
+        if self._prefill:
+            self._prefill.computed()
         return self._events.take() if self._events else ()
 
     def has_work(self):

@@ -76,6 +76,9 @@ class Collector:
         return KVTierStats(data=changed) if changed else None
 
 
+_SKIPPED = "skipped_tokens_"  # before the reason, in names of counters
+
+
 class KVTierPromMetrics(KVConnectorPromMetrics):
     # vLLM removes the metrics of an earlier engine in the process by "vllm" in
     # their names.
@@ -84,7 +87,16 @@ class KVTierPromMetrics(KVConnectorPromMetrics):
         super().__init__(vllm_config, metric_types, labelnames,
                          per_engine_labelvalues)
         self._metrics = {}
+        self._skipped = self._counter_cls(
+            name="vllm:kvtier_skipped_tokens",
+            documentation="Stored tokens that hits leave out, by the reason. In tokens.",
+            labelnames=[*labelnames, "reason"])
         for name, unit, text, kind in _lib.counters():
+            if name.startswith(_SKIPPED):
+                self._metrics[name] = {
+                    engine: [self._skipped.labels(*values, name[len(_SKIPPED):]), True, 0]
+                    for engine, values in per_engine_labelvalues.items()}
+                continue
             about = dict(
                 name="vllm:kvtier_" + name,
                 documentation="%s In %s." % (text, unit) if unit else text,
