@@ -21,6 +21,9 @@ bench-all: bench bench-lookup bench-weights bench-vllm bench-lmcache bench-shari
 bench-lookup: all
 	KVTIER_LIBRARY=$(BUILD)/libkvtier.so python3 bench/lookup-vllm.py --rounds 60
 
+bench-faster: all
+	KVTIER_LIBRARY=$(CURDIR)/$(BUILD)/libkvtier.so $(or $(PYTHON),python3) bench/faster.py $(ARGS)
+
 bench-weights:
 	for tensors in 24 1000; do \
 	    python3 bench/weights-digest.py --sparse --tensors $$tensors || exit; done
