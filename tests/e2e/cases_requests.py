@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Aborted requests, prompts that end with a partial chunk, preempted requests, controls of a
-request."""
+request, storage that is slower than the computation."""
 import functools
 import time
 
@@ -180,4 +180,42 @@ def preemption(place):
                 check(len(answer.token_ids) == 200, "an answer is cut short")
                 place.check_every_token(server, prompt, answer, f"round {i}")
         place.check_idle(server)
+    place.check_hashes()
+
+
+@e2e
+def slow_storage(place):
+    """With load_policy: faster, a server leaves out storage that is slower than the computation,
+    and uses the storage again when the storage is fast."""
+    slow, fast = ('"fault://delay_ms=6000/fs://%s"' % place.store, f'"fs://{place.store}"')
+    place.settings.update(load_policy="faster", local_cpu="false", remote_url=fast)
+    reason = 'reason="slower"'
+    with place.server() as server:
+        prompts = [place.prompt(server, 900 * i, 1500) for i in range(8)]
+        cold = [server.complete(prompt) for prompt in prompts]
+        place.stored()
+    place.settings["remote_url"] = slow
+    with place.server() as server:
+        _, found = place.hit(server, prompts[0])
+        check(found > 0, "storage that is not measured was not used")
+        for prompt, reference in list(zip(prompts, cold))[1:4]:
+            server.reset_prefix_cache()
+            answer, found = place.hit(server, prompt, len(prompt))
+            check(found == 0, f"{found} tokens were loaded from slow storage")
+            check(answer.ttft_s < 5, f"the first token came after {answer.ttft_s:.1f} s")
+            place.check_close(answer, reference, "a prompt that is not loaded")
+        skipped = [line for line in server.get("/metrics").splitlines()
+                   if line.startswith("vllm:kvtier_skipped_tokens_total{") and reason in line]
+        check(skipped and float(skipped[0].split()[-1]) >= 3 * 1280, f"counted: {skipped}")
+        place.check_idle(server)
+    place.settings["remote_url"] = fast
+    with place.server() as server:
+        found = []
+        for prompt, reference in list(zip(prompts, cold))[4:]:
+            answer, n = place.hit(server, prompt, len(prompt))
+            place.check_close(answer, reference, "a prompt after the storage became fast")
+            found.append(n)
+            time.sleep(2.5)  # a trial
+        check(found[0] == 0, "the speed is forgotten over a restart")
+        check(found[-1] > 0, f"fast storage is not used again: {found}")
     place.check_hashes()
