@@ -14,9 +14,10 @@ bench: all
 	$(BUILD)/kvtier-bench
 
 # All figures of bench/RESULTS.md: make bench-all -k.  The replay needs TRACE=FILE, the comparison
-# with libraries ISAL=DIR, the sources of ISA-L_crypto.
-bench-all: bench bench-lookup bench-weights bench-vllm bench-lmcache bench-sharing \
-    bench-link bench-awscrt $(if $(TRACE),bench-replay) $(if $(ISAL),bench-libraries)
+# with libraries ISAL=DIR, the sources of ISA-L_crypto, and vLLM on a GPU PYTHON=PROGRAM.
+bench-all: bench bench-lookup bench-faster bench-weights bench-vllm bench-lmcache bench-sharing \
+    bench-link bench-awscrt $(if $(TRACE),bench-replay) $(if $(ISAL),bench-libraries) \
+    $(if $(PYTHON),bench-vllm-gpu)
 
 bench-lookup: all
 	KVTIER_LIBRARY=$(BUILD)/libkvtier.so python3 bench/lookup-vllm.py --rounds 60
@@ -126,7 +127,7 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all bench bench-all bench-awscrt bench-libraries bench-link bench-lmcache bench-lookup \
-    bench-replay bench-sharing bench-vllm bench-vllm-gpu bench-weights crash demo programs \
+.PHONY: all bench bench-all bench-awscrt bench-faster bench-libraries bench-link bench-lmcache \
+    bench-lookup bench-replay bench-sharing bench-vllm bench-vllm-gpu bench-weights crash demo programs \
     quality test test-all test-aarch64 vllm-versions e2e lmcache s3 wheel-test deb deb-test \
     mutants soak install clean

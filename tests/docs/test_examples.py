@@ -50,6 +50,8 @@ SH_ELSEWHERE = [
      "starts two vLLMs; tests/e2e does"),
     ("docs/metrics.md", "curl -s http://localhost:8000/metrics | grep kvtier",
      "needs vLLM's server; tests/e2e reads these metrics"),
+    ("docs/vllm.md", "KVTIER_LOAD_POLICY=faster vllm serve MODEL \\",
+     "starts vLLM; tests/e2e does"),
     ("docs/vllm.md", "KVTIER_KV_EVENTS_STORAGE=host vllm serve MODEL \\",
      "starts vLLM; tests/e2e does"),
     ("docs/python.md", 'export AWS_ACCESS_KEY_ID="your-access-key-id"',
