@@ -795,18 +795,24 @@ struct kvt_group_io {
 KVT_API KVT_MUST_CHECK int
 kvt_engine_media(struct kvt_engine *engine, const struct kvt_group_io *io, uint8_t *out);
 
-#define KVT_PIN_MAX_S 86400u
+#define KVT_PIN_MAX_S 82800u
 
 /* For the scheduler: pin the chunks of io for `seconds`, 1 to KVT_PIN_MAX_S: no process of this host
- * evicts a pinned chunk, also after the engine's end, until the time is over.  A deletion by name
- * and kvt_store_clear() ignore pins.  Chunks are pinned in storage from which only this host
- * deletes, or in host memory if the engine has no such storage.  out[i] is this medium,
- * KVT_MEDIUM_*, if chunk i of io is pinned for all ranks, else 0: a rank has not stored the chunk.
- * A pin cannot be shortened.  io needs no blocks.  Does not block.
- *   -EINVAL  the group, the tags or seconds are out of range; out is unchanged */
+ * evicts a pinned chunk.  A deletion by name and kvt_store_clear() ignore pins.  Chunks are pinned
+ * in storage from which only this host deletes, or in host memory if the engine has no such
+ * storage.  out[i] is this medium, KVT_MEDIUM_*, if chunk i of io is pinned for all ranks.  Else
+ * out[i] is 0, and the call pins no part of the chunk: a rank has not stored its part.  A pin cannot
+ * be shortened.  io needs no blocks.  Does not block.
+ *
+ * kvt_engine_end_pins() ends the pins whose time is over.  Call kvt_engine_end_pins() at least once
+ * a minute; without the call, and after the engine's end, a pin ends up to a minute late, and each
+ * lookup of the chunk before that end delays the end.
+ *   -EINVAL  the group, the tags or seconds are out of range; out is unchanged
+ *   -ENOMEM  nothing is pinned; out is unchanged */
 KVT_API KVT_MUST_CHECK int
 kvt_engine_pin(struct kvt_engine *engine, const struct kvt_group_io *io, uint32_t seconds,
                uint8_t *out);
+KVT_API void kvt_engine_end_pins(struct kvt_engine *engine);
 
 /* Store chunks.  The call copies the blocks; the caller may change the blocks after the return,
  * blocks on a device only by work on the stream of kvt_engine_set_stream().  Executor threads write

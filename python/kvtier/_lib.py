@@ -263,6 +263,7 @@ _PROTOTYPES = {
     "kvt_engine_note_prefill": (None, c_void_p, c_uint64, c_uint64, c_int64),
     "kvt_seq_skipped_tokens": (c_uint64, c_void_p),
     "kvt_engine_media": (c_int, c_void_p, POINTER(GroupIo), c_void_p),
+    "kvt_engine_end_pins": (None, c_void_p),
     "kvt_engine_pin": (c_int, c_void_p, POINTER(GroupIo), c_uint32, c_void_p),
     "kvt_engine_release": (None, c_void_p, c_void_p),
     "kvt_engine_prefetch": (c_int, c_void_p, POINTER(GroupIo), c_size_t),
@@ -581,6 +582,10 @@ class Engine:
         _check(lib().kvt_engine_pin(self.handle, io, seconds, out))
         del keep
         return out.raw
+
+    def end_pins(self):
+        """End the pins whose time is over."""
+        lib().kvt_engine_end_pins(self.handle)
 
     def prefetch(self, ios):
         """Read chunks into host memory; ios as for load(), without blocks."""

@@ -7,7 +7,6 @@ after the end of a request, so Pins repeats a pin in the next steps until the ch
 
 import collections
 import heapq
-import math
 import time
 
 from . import _lib
@@ -19,7 +18,10 @@ _IDLE_S = 2  # an idle engine steps so long after a request
 _GIB = 1 << 30
 _PATIENCE_S = 10  # for a store; a chunk that is not stored then was not to be stored
 _MOST = 1024  # chunks of a call
-MAX_SECONDS = 86400  # KVT_PINMAX_SECONDS
+MAX_SECONDS = 72000  # of a request
+# A pin lasts so much longer than a request asks, so that requests one after the other do not pin
+# their common chunks again each time.
+_LONGER = 9 / 8  # MAX_SECONDS * _LONGER is below KVT_PIN_MAX_S
 
 
 class _Wish:
@@ -58,13 +60,13 @@ class Pins:
         """Pin the chunks of a request: pieces are [(group, kvt_chunk structs)].  Without room
         for all of them, pin none."""
         now = time.monotonic()
-        until = now + seconds
+        until = now + seconds * _LONGER
         self._idle_until = now + _IDLE_S
         self._expire(now)
         wishes = []
         for group, chunks in pieces:
             chunks = b"".join(key[2] for key in _Wish(group, tags, chunks, until).keys(chunks)
-                              if self._until.get(key, 0) < until)
+                              if self._until.get(key, 0) < now + seconds)
             wishes += [_Wish(group, tags, chunks[at:at + _MOST * _CHUNK], until)
                        for at in range(0, len(chunks), _MOST * _CHUNK)]
         size = sum(self._chunk_bytes[key[0]] for wish in wishes
@@ -89,6 +91,9 @@ class Pins:
                         self._most_bytes / _GIB)
 
     def _expire(self, now):
+        if not self._ends or self._ends[0][0] > now:
+            return
+        self._engine.end_pins()
         while self._ends and self._ends[0][0] <= now:
             until, _, key = heapq.heappop(self._ends)
             if self._until.get(key) == until:
@@ -100,9 +105,10 @@ class Pins:
 
     def work(self):
         """Pin the chunks that are stored now.  Called in each step."""
-        if not self._wishes:
+        if not self._ends:
             return
         now = time.monotonic()
+        self._expire(now)
         if now < self._next:
             return
         self._next = now + _RETRY_S
@@ -119,7 +125,7 @@ class Pins:
                     self._forget(key)
 
     def _try(self, wish, now):
-        seconds = min(max(1, math.ceil(wish.until - now)), MAX_SECONDS)
+        seconds = max(1, int(wish.until - now))  # ends before the engine gives the bytes back
         try:
             pinned = self._engine.pin(wish.group, wish.chunks, wish.tags, seconds)
         except (OSError, ValueError) as e:

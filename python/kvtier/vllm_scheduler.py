@@ -96,7 +96,7 @@ class Scheduler:
         most = (settings.get("max_pinned_size") or 0) * (1 << 30)
         return Pins(self._engine, [
             info.blocks_per_chunk * info.block_bytes * len(info.layers)
-            * (1 if info.replicated else n_ranks) for info in self._infos], most)
+            * n_ranks for info in self._infos], 0 if self._hosts else most)
 
     # ---------------------------------------------------------------- lookup
 

@@ -204,6 +204,8 @@ free_engine(struct kvt_engine *e)
     free(e->kv_dtype);
     pthread_cond_destroy(&e->calls.idle);
     pthread_mutex_destroy(&e->worth.lock);
+    pthread_mutex_destroy(&e->pins.lock);
+    free(e->pins.pins); /* the leases last until their ends */
     pthread_mutex_destroy(&e->calls.lock);
     pthread_mutex_destroy(&e->weights_lock);
     e->magic = 0;
@@ -225,6 +227,7 @@ kvt_engine_open(const struct kvt_engine_params *theirs, struct kvt_engine **out)
         return kvt__fail(ENOMEM, "kvt_engine_open");
     init_shared(e);
     kvt__worth_init(e, params->config);
+    pthread_mutex_init(&e->pins.lock, NULL);
     e->calls.eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (e->calls.eventfd < 0)
         err = kvt__fail(errno, "kvt_engine_open: eventfd");

@@ -66,6 +66,21 @@ struct kvt__worth {
     uint64_t largest_step; /* tokens of the largest measured step */
 };
 
+/* A pin of a rank's part of a chunk, see media.c. */
+struct kvt__chunk_pin {
+    int64_t until_ns;
+    size_t chunk; /* number of the chunk in the call */
+    uint32_t rank, group;
+    struct kvt__lease lease;
+};
+
+/* The pins that kvt_engine_end_pins() will end, in the order of the calls. */
+struct kvt__chunk_pins {
+    pthread_mutex_t lock; /* guards the fields below */
+    struct kvt__chunk_pin *pins;
+    size_t n, max;
+};
+
 struct kvt_engine {
     uint32_t magic;
     pid_t pid; /* process that opened the engine */
@@ -109,6 +124,7 @@ struct kvt_engine {
     _Atomic(void *) stream; /* argument of kvt_engine_set_stream() */
     struct kvt__store *store;
     struct kvt__worth worth;
+    struct kvt__chunk_pins pins;
 
     struct kvt__keyspace *keyspaces; /* [rank * n_groups + group] */
     size_t max_tag_bytes; /* longest tags that fit in the key texts of all keyspaces */

@@ -196,14 +196,14 @@ medium_of_pins(const struct kvt__store *store, const struct kvt__space *space)
 }
 
 uint32_t
-kvt__store_pin(struct kvt__store *store, const struct kvt__chunk_key *key, int64_t until_ns)
+kvt__store_pin(struct kvt__store *store, const struct kvt__chunk_key *key, int64_t until_ns,
+               struct kvt__lease *out)
 {
-    struct kvt__lease pin; /* never ended: the lease expires */
     uint32_t medium = medium_of_pins(store, key->space);
 
     for (int level = KVT__LEVEL_MEMORY; medium && (size_t)level <= store->n_levels; level++)
         if (medium_of(store, level, key->space) == medium &&
-            lease(store, level, key, until_ns, &pin))
+            lease(store, level, key, until_ns, out))
             return medium;
     return 0;
 }

@@ -175,11 +175,11 @@ bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key
  * describes. */
 uint32_t kvt__store_media(const struct kvt__store *store, const struct kvt__chunk_key *key);
 
-/* Lease the chunk of this rank until until_ns, without an earlier end: in storage from which only
- * this host deletes, or in host memory if the store has no such storage.  Return the medium,
- * KVT_MEDIUM_*; 0: the medium has no such chunk. */
+/* Lease the chunk of this rank as kvt__store_lease(), but in storage from which only this host
+ * deletes, or in host memory if the store has no such storage.  Return the medium, KVT_MEDIUM_*;
+ * 0: the medium has no such chunk. */
 uint32_t kvt__store_pin(struct kvt__store *store, const struct kvt__chunk_key *key,
-                        int64_t until_ns);
+                        int64_t until_ns, struct kvt__lease *out);
 
 /* Mark the chunk as used now in all levels.  Return true if a PUT has nothing to store: every
  * tier that takes the space's PUTs has the chunk.  Host memory counts only if no tier takes the

@@ -304,6 +304,9 @@ class Engine:
                 self.store_.pins[key] = seconds
         return bytes(medium & STORAGE for medium in self.media(group, chunks, tags))
 
+    def end_pins(self):
+        pass
+
     def prefetch(self, ios):
         assert all(not blocks for _, _, blocks, _ in ios)
         self.prefetched += ios

@@ -27,8 +27,11 @@ class Engine:
     def __init__(self):
         self.stored = set()
         self.pinned = {}  # (group, tags, chunk) -> seconds of the last pin
-        self.calls = 0
+        self.calls = self.ends = 0
         self.error = None
+
+    def end_pins(self):
+        self.ends += 1
 
     def pin(self, group, some, tags, seconds):
         self.calls += 1
@@ -74,7 +77,7 @@ class Pins(unittest.TestCase):
         self.engine.stored.add(chunk(2))
         self.step()
         self.assertEqual(self.numbers(), [2])
-        self.assertEqual(set(self.engine.pinned.values()), {57})
+        self.assertEqual(set(self.engine.pinned.values()), {64})  # of 67.5 s
         calls = self.engine.calls
         self.step()
         self.assertEqual(self.engine.calls, calls)
@@ -120,13 +123,15 @@ class Pins(unittest.TestCase):
         self.pins.ask([(0, chunks(0))], None, 600)  # longer
         self.pins.ask([(0, chunks(0))], None, 5)  # no effect
         self.step()
-        self.now += 60
+        self.assertEqual(self.engine.ends, 0)
+        self.now += 67
         with self.assertLogs("vllm.kvtier"):
             self.pins.ask([(0, chunks(*range(10, 20)))], None, 60)
         self.pins.ask([(0, chunks(*range(10, 19)))], None, 60)
         self.step()
         self.assertEqual(self.numbers(), list(range(9)) + list(range(10, 19)))
-        self.assertEqual(self.engine.pinned[0, None, chunk(0)], 599)
+        self.assertEqual(self.engine.ends, 1)
+        self.assertEqual(self.engine.pinned[0, None, chunk(0)], 674)
 
     def test_without_a_size_nothing_is_pinned(self):
         self.engine.stored.add(chunk(0))
@@ -142,6 +147,20 @@ class Pins(unittest.TestCase):
         self.pins.ask([(0, chunks(*range(2500)))], None, 60)
         self.step()
         self.assertEqual((self.engine.calls, len(self.engine.pinned)), (3, 2500))
+
+    def test_requests_with_common_chunks_pin_them_seldom(self):
+        self.engine.stored.update(map(chunk, range(4)))
+        for _ in range(1000):
+            self.pins.ask([(0, chunks(*range(4)))], None, 60)
+            self.step(0.1)
+        self.assertLess(self.engine.calls, 20)
+        self.assertLess(len(self.pins._ends), 50)
+
+    def test_a_chunk_that_is_not_stored_is_wished_once(self):
+        for _ in range(100):
+            self.pins.ask([(0, chunks(*range(4)))], None, 60)
+        self.step()
+        self.assertEqual(self.engine.calls, 1)
 
     def test_an_error_is_a_warning(self):
         self.engine.error = ValueError("no such group")
@@ -164,7 +183,7 @@ class Pins(unittest.TestCase):
         self.engine.stored.add(chunk(0))
         self.pins.ask([(0, chunks(0))], None, vllm_pins.MAX_SECONDS)
         self.pins.work()
-        self.assertEqual(set(self.engine.pinned.values()), {vllm_pins.MAX_SECONDS})
+        self.assertEqual(set(self.engine.pinned.values()), {81000})
 
 
 if __name__ == "__main__":
