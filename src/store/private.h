@@ -123,7 +123,6 @@ struct kvt__storage {
     char location[256];   /* LMCache's name of the storage */
     uint64_t limit_bytes; /* configured limit; 0: none */
     bool is_per_worker;   /* limit_bytes is the limit of each worker */
-    bool is_host_only;    /* other hosts cannot read the storage, unless the tier has multi_host */
     const char *serde;    /* setting of the encoding of new chunks */
 };
 

@@ -25,7 +25,7 @@ static int
 report_setting(const struct kvt__storage_setting *setting, kvt__storage_fn fn, void *ctx)
 {
     struct kvt__storage storage = {
-        .name = setting->setting, .is_host_only = true, .is_per_worker = setting->is_per_worker,
+        .name = setting->setting, .is_per_worker = setting->is_per_worker,
         .limit_bytes = (uint64_t)(setting->limit_gib * GIB), .serde = setting->serde };
 
     if (!setting->value)

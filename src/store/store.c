@@ -95,7 +95,7 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
     }
     assert(level->index && level->tier);
     store->n_levels = ++store->n_storages;
-    level->is_host_only = storage->is_host_only && !level->tier->multi_host;
+    level->is_host_only = !level->tier->multi_host;
     kvt__apply_locations(params->config, storage->location, &level->no_get, &level->no_put);
     add_traits(&store->traits, level);
     return 0;

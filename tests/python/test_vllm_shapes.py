@@ -181,6 +181,16 @@ class SparseAttention(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
                     self.assertEqual(self.ask(layers=layers, tp=tp), {"a": 0})
                     self.assertEqual(self.ask(layers=layers, tp=tp), {"a": 56})
 
+    def test_each_of_two_hosts_stores_the_latent_vectors(self):
+        from vllm_hosts_sim import Hosts
+
+        self.kind = type("OnHosts", (Hosts, Sparse), {})
+        for tp in (2, 4):
+            with self.subTest(tp=tp):
+                self.new_folder()
+                self.assertEqual(self.ask(layers=(4,), tp=tp), {"a": 0})
+                self.assertEqual(self.ask(layers=(4,), tp=tp), {"a": 56})
+
     def test_disorder(self):
         first = self.storm((), 1, 2, layers=(4,))
         self.assertGreater(first + self.storm((), 1, 2, layers=(4,)), 0)
