@@ -131,7 +131,7 @@ class Scheduler:
         skipped = self._skipped(state)
         if state.wait is not None:
             unit = 1 if self._partial else self._chunk
-            if state.wait.goes_on(max(hit, computed) + skipped, most, unit):
+            if not skipped and state.wait.goes_on(max(hit, computed), most, unit):
                 self._lookups.release(state.seq)  # a lookup of a leased hit finds no more chunks
                 return None, False
             state.wait = None

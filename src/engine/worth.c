@@ -276,7 +276,7 @@ set_expectation(struct kvt_seq *seq, struct kvt__flight *f)
     double few_ns = (double)part->speed.latency_ns + LATE_CHUNKS *
         (double)seq->engine->largest_chunk * 1e9 / (double)part->speed.bytes_per_s;
     f->expected_ns = (int64_t)fmin(load_ns(part), 1e15);
-    f->patience_ns = (int64_t)fmin(load_ns(part), few_ns);
+    f->patience_ns = (int64_t)fmin((double)f->expected_ns, few_ns);
 }
 
 void
@@ -359,7 +359,8 @@ plan_trial(struct kvt_seq *seq, size_t at, int storage, const struct part *part)
                                          .n_chunks = (uint32_t)n };
 }
 
-/* Return the number of leading chunks of the hit whose load wins.  A gallop may still extend the
+/* Return the number of leading chunks of the hit whose load wins.  The windows of a shorter hit may
+ * be missing: with sliding windows the whole hit wins, or nothing.  A gallop may still extend the
  * hit: then end the hit only if the load of a hit of all chunks would lose too. */
 static size_t
 choose(struct kvt_seq *seq, const struct kvt__fit *prefill, struct part *parts)
@@ -376,7 +377,7 @@ choose(struct kvt_seq *seq, const struct kvt__fit *prefill, struct part *parts)
         double ns = time_of_load(seq, parts, storage, c + 1) +
                     compute_ns(prefill, kvt__hit_end(e, p->max_hit, c + 1), end);
 
-        if (ns <= best) {
+        if (ns <= best && (!e->has_windows || c + 1 == p->n)) {
             best = ns;
             chosen = c + 1;
         }
