@@ -209,7 +209,10 @@ def groups(vllm_config, kv_cache_config, chunk_tokens):
         group.kv_cache_spec.block_size
         for group in kv_cache_config.kv_cache_groups}))
     shapes = [_shapes(group) for group in kv_cache_config.kv_cache_groups]
-    is_alone = sum(map(len, shapes)) == 1
+    n_groups = sum(map(len, shapes))
+    if n_groups > _MAX_GROUPS:
+        raise Unsupported("%d shapes of KV" % n_groups)
+    is_alone = n_groups == 1
     return sorted((_describe(vllm_config, kv_cache_config, chunk_tokens, table, spec, layers,
                              is_alone)
                    for table, found in enumerate(shapes) for spec, layers in found),
