@@ -23,6 +23,7 @@ if fake.HAVE_VLLM:
     from vllm_sim import CHUNK
 
 MEMORY = {"local_cpu": True, "remote_url": None}  # no storage
+SHARE = 1 if os.environ.get("KVTIER_TEST_ALL") else 3  # of the random operations
 # Ranks on two hosts: layers of the stages, and tensor parallel size.
 LAYOUTS = {"tp2": {}, "tp4": {"tp": 4}, "pp2": {"layers": (1, 2), "tp": 1},
            "pp2 tp2": {"layers": (1, 2)}, "four hosts": {"tp": 4, "n_hosts": 4}}
@@ -411,7 +412,7 @@ class Disorder(Case):
     def storm(self, n_ops, seed=0, **kwargs):
         with mock.patch.object(Worker, "_fail", failing()) as fail:
             storm = Storm(self, seed, **kwargs)
-            storm.run(n_ops)
+            storm.run(n_ops // SHARE)
         self.assertGreater(min(storm.promised, storm.hits), 0)
         return fail.ranks
 
