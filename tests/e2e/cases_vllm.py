@@ -95,10 +95,8 @@ def speculative_decoding(place):
 def draft_with_other_heads(place):
     """A draft model with 2 KV heads for a target with 4: both models' KV hits."""
     needs_kvtier(place)
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "make-draft.py")
-    draft = workplace.make_once("draft", lambda out: [place.python, script, out], [script])
     args = ("--speculative-config", json.dumps({
-        "method": "draft_model", "model": draft, "num_speculative_tokens": 3}))
+        "method": "draft_model", "model": place.made("draft"), "num_speculative_tokens": 3}))
     with place.server(*args) as server:
         prompts, oracles = request_twice(place, server, (300, 1100))
         place.stored()
@@ -118,10 +116,7 @@ def draft_with_other_heads(place):
 def lora_adapters(place):
     """Equal prompts for the base model and two adapters: each hits the right KV."""
     needs_kvtier(place)
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)),
-                          "make-adapters.py")
-    adapters = workplace.make_once(
-        "adapters", lambda out: [place.python, script, out], [script])
+    adapters = place.made("adapters")
     args = ("--enable-lora", "--max-loras", "2", "--max-lora-rank", "8",
             "--lora-modules", *(f"{name}={os.path.join(adapters, name)}"
                                 for name in ("one", "two")))

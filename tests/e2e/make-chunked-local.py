@@ -7,14 +7,10 @@
 Every fourth layer has full attention, the others read pieces of 512 tokens.  Run this script
 with the Python of the environment of scripts/vllm-env.
 """
-import os
-import runpy
-import sys
-
 import torch
 from transformers import Llama4ForCausalLM, Llama4TextConfig
 
-DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "demo")
+import random_model
 
 
 def make_model(vocabulary):
@@ -30,14 +26,5 @@ def make_model(vocabulary):
     return Llama4ForCausalLM(config).to(torch.bfloat16)
 
 
-def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit(__doc__.strip())
-    demo = runpy.run_path(os.path.join(DEMO, "make-model.py"))
-    tokenizer = demo["make_tokenizer"]([os.path.join(DEMO, "text.txt")])
-    tokenizer.save_pretrained(sys.argv[1])
-    make_model(len(tokenizer)).save_pretrained(sys.argv[1])
-
-
 if __name__ == "__main__":
-    main()
+    random_model.save(__doc__, make_model)

@@ -10,13 +10,12 @@ scripts/vllm-env.
 """
 import json
 import os
-import runpy
-import sys
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "demo")
+import random_model
+
 HIDDEN, HEADS, HEAD = 512, 8, 64
 KV_HEADS = (4, 4, 2, 8, 4, 2, 1, 4)  # of each layer
 CONFIGURATION = '''\
@@ -74,15 +73,5 @@ def rewrite_configuration(directory):
         file.write(CONFIGURATION)
 
 
-def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit(__doc__.strip())
-    demo = runpy.run_path(os.path.join(DEMO, "make-model.py"))
-    tokenizer = demo["make_tokenizer"]([os.path.join(DEMO, "text.txt")])
-    tokenizer.save_pretrained(sys.argv[1])
-    make_model(len(tokenizer)).save_pretrained(sys.argv[1])
-    rewrite_configuration(sys.argv[1])
-
-
 if __name__ == "__main__":
-    main()
+    rewrite_configuration(random_model.save(__doc__, make_model))

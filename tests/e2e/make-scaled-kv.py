@@ -9,13 +9,12 @@ the environment of scripts/vllm-env.
 """
 import json
 import os
-import runpy
-import sys
 
 import torch
 from safetensors.torch import load_file, save_file
 
-DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "demo")
+import random_model
+
 SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False,
           "symmetric": True}
 
@@ -37,15 +36,5 @@ def add_scales(directory):
         json.dump(config, file)
 
 
-def main():
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        sys.exit(__doc__.strip())
-    demo = runpy.run_path(os.path.join(DEMO, "make-model.py"))
-    tokenizer = demo["make_tokenizer"]([os.path.join(DEMO, "text.txt")])
-    tokenizer.save_pretrained(sys.argv[1])
-    demo["make_model"](len(tokenizer)).save_pretrained(sys.argv[1])
-    add_scales(sys.argv[1])
-
-
 if __name__ == "__main__":
-    main()
+    add_scales(random_model.save(__doc__))

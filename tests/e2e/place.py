@@ -71,10 +71,17 @@ class Place:
     def model_directory(self):
         if self.model == "small-llama":
             return workplace.small_model(self.python)
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)),
-                              f"make-{self.model}.py")
+        if self.model == "gemma":
+            return workplace.gemma(self.python)
+        return self.made(self.model)
+
+    def made(self, name):
+        """Return the directory that make-NAME.py writes."""
+        here = os.path.dirname(os.path.abspath(__file__))
+        script, common = (os.path.join(here, file)
+                          for file in (f"make-{name}.py", "random_model.py"))
         return workplace.make_once(
-            self.model, lambda out: [self.python, script, out], [script])
+            name, lambda out: [self.python, script, out], [script, common])
 
     def server(self, *args, env=None):
         """Return a server on this test's store, for a `with` statement."""
