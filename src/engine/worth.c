@@ -8,8 +8,9 @@
  *
  * The workers measure the storage, the scheduler measures the steps, and the indexes keep both
  * (store/speed.c).  Without a measurement of the storage or of the steps, the hit is loaded.  While
- * a load in progress is late, the storage counts as stalled and hits end before its chunks.  A
- * storage that is left out is measured again by prefetches that no request waits for. */
+ * a load is late and the storage's reads in progress have no result, the storage counts as stalled
+ * and hits end before the chunks of the storage.  A storage that is left out is measured again by
+ * prefetches that no request waits for. */
 #include <assert.h>
 #include <math.h>
 
@@ -176,18 +177,16 @@ see_storage(const struct kvt_seq *seq, int storage, int level, struct part *part
 
     part->is_seen = true;
     part->speed = kvt__store_speed(e->store, level);
+    int64_t since = part->speed.reading_since_ns;
     pthread_mutex_lock(&e->worth.lock);
     for (const struct kvt_seq *s = e->worth.loading; s; s = s->flight.next) {
         const struct kvt__flight *f = &s->flight;
-        int64_t measured_ns = part->speed.measured_ns, silent_from = f->begun_ns;
-
-        if (measured_ns > silent_from && measured_ns <= now)
-            silent_from = measured_ns;
+        int64_t silent_from = since > f->begun_ns ? since : f->begun_ns;
 
         if (s == seq || f->storage != storage)
             continue;
         part->wait_ns = fmax(part->wait_ns, (double)(f->begun_ns + f->expected_ns - now));
-        part->is_stalled |= now - silent_from > LATE_NS + f->patience_ns;
+        part->is_stalled |= since && now - silent_from > LATE_NS + f->patience_ns;
     }
     pthread_mutex_unlock(&e->worth.lock);
 }

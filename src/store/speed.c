@@ -5,7 +5,8 @@
  * read.  So the measurement includes the storage's parallelism, the checksum and the codec.  A long
  * measurement has results meanwhile, and ends when the reads in progress hardly count.  The result
  * is in the index: all processes of the host see the last worker's result at once, and the next
- * process begins with the result. */
+ * process begins with the result.  The index also has the time since which reads in progress have
+ * no result, so that a scheduler distinguishes stalled from idle storage. */
 #include <assert.h>
 
 #include "base/clock.h"
@@ -32,8 +33,7 @@ set_result(struct kvt__level *owner, const struct kvt__fit *fit, int64_t now)
 {
     double rate = 1e9 / fit->b;
     struct kvt__table_speed result = { .latency_ns = (uint64_t)fit->a,
-                                       .bytes_per_s = rate > 1 ? (uint64_t)rate : 1,
-                                       .measured_ns = now };
+                                       .bytes_per_s = rate > 1 ? (uint64_t)rate : 1 };
 
     kvt__table_set_speed(kvt__level_index(owner), &result);
     owner->speed.result_ns = now;
@@ -70,6 +70,7 @@ kvt__speed_begin(struct kvt__level *owner, uint64_t bytes)
     pthread_mutex_lock(&speed->lock);
     if (!speed->n++) {
         speed->begun_ns = speed->result_ns = kvt__now_ns();
+        kvt__table_set_reading(kvt__level_index(owner), speed->begun_ns);
         speed->n_done = 0;
         speed->bytes = 0;
     }
@@ -91,6 +92,8 @@ kvt__speed_end(struct kvt__level *owner, uint64_t bytes, bool is_read)
     speed->n_done += is_read;
     if (speed->bytes && (!speed->n || now - speed->result_ns >= RESULT_NS))
         set_present_result(owner, now);
+    if (!speed->n || is_read)
+        kvt__table_set_reading(kvt__level_index(owner), speed->n ? now : 0);
     pthread_mutex_unlock(&speed->lock);
 }
 

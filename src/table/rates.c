@@ -27,11 +27,17 @@ kvt__table_get_rates(const struct kvt__table *t)
 void
 kvt__table_set_speed(struct kvt__table *t, const struct kvt__table_speed *speed)
 {
-    const uint64_t values[TB_N_LOAD] = { speed->latency_ns, speed->bytes_per_s,
-                                         (uint64_t)speed->measured_ns };
+    const uint64_t values[] = { speed->latency_ns, speed->bytes_per_s };
 
-    for (int i = 0; i < TB_N_LOAD && tb_is_usable(t); i++)
+    for (int i = 0; i < 2 && tb_is_usable(t); i++)
         TB_STORE(&t->header->load[i], values[i]);
+}
+
+void
+kvt__table_set_reading(struct kvt__table *t, int64_t since_ns)
+{
+    if (tb_is_usable(t))
+        TB_STORE(&t->header->load[2], (uint64_t)since_ns);
 }
 
 struct kvt__table_speed

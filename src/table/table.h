@@ -258,11 +258,15 @@ struct kvt__table_rates kvt__table_get_rates(const struct kvt__table *table);
  * chunks before the encoding.  bytes_per_s 0: not measured. */
 struct kvt__table_speed {
     uint64_t latency_ns, bytes_per_s;
-    int64_t measured_ns; /* monotonic time of the last measurement */
+    int64_t reading_since_ns; /* monotonic time since which reads in progress have no result; 0: no
+                               * read is in progress */
 };
 
-/* Write and read the speed of a table, as kvt__table_set_rates(). */
+/* Write and read the speed of a table, as kvt__table_set_rates().  kvt__table_set_speed() does not
+ * write reading_since_ns.  The value of reading_since_ns is that of the last writer, which may be
+ * dead. */
 void kvt__table_set_speed(struct kvt__table *table, const struct kvt__table_speed *speed);
+void kvt__table_set_reading(struct kvt__table *table, int64_t since_ns);
 struct kvt__table_speed kvt__table_get_speed(const struct kvt__table *table);
 
 #define KVT__TABLE_PREFILLS 8

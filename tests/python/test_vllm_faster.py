@@ -31,12 +31,13 @@ SLOW_MS = 300  # of a chunk: more than the computation of all tokens
 
 
 class Slow(Sim if fake.HAVE_VLLM else object):
-    """Sim whose model needs time for each token."""
+    """Sim whose model needs time for each step and token."""
 
+    step_s = 0
     token_s = 0.002
 
     def _forward(self, output):
-        time.sleep(self.token_s * sum(output.num_scheduled_tokens.values()))
+        time.sleep(self.step_s + self.token_s * sum(output.num_scheduled_tokens.values()))
         return super()._forward(output)
 
 
@@ -49,14 +50,14 @@ class Case(unittest.TestCase):
         self.folder = folder.name
         self.n = 0
 
-    def sim(self, url, windows=(), **extra):
+    def sim(self, url, windows=(), depth=1, **extra):
         """Return an engine.  All engines of a test have one model's name."""
         model = os.path.join(self.folder, "model")
         os.makedirs(model, exist_ok=True)
         names = types.SimpleNamespace(
             TemporaryDirectory=lambda: contextlib.nullcontext(model))
         with mock.patch.object(vllm_sim, "tempfile", names):
-            sim = Slow(None, n_blocks=128, windows=windows, max_batched=64, extra=dict({
+            sim = Slow(None, n_blocks=256, windows=windows, depth=depth, max_batched=64, extra=dict({
                 "chunk_size": CHUNK, "local_cpu": False, "model_fingerprint": "f",
                 "max_local_cpu_size": 0.0625, "load_policy": "faster", "remote_url": url,
             }, **extra))
@@ -167,6 +168,22 @@ class Storage(Case):
         self.assertEqual(self.hit(sim, prompt(2, N_TOKENS))[0], 0)
         self.assertEqual(self.last_skipped, {"slower": HIT})
         sim.check_rest()
+
+    def test_storage_is_not_stalled_while_long_steps_delay_the_begin_of_a_load(self):
+        self.fill(self.directory())
+        sim = self.sim(self.directory(), depth=2)
+        self.hit(sim, prompt(3, N_TOKENS))  # measures the storage
+        sim.add("decode", prompt(9, 9), max_tokens=20)
+        for _ in range(4):
+            sim.step()
+        with mock.patch.object(sim, "step_s", 0.7):
+            sim.add("a", prompt(1, N_TOKENS), max_tokens=1)
+            sim.step()  # the workers do not learn of the load before the end of this step
+            sim.add("b", prompt(2, N_TOKENS), max_tokens=1)
+            sim.step()
+        sim.run()
+        self.assertEqual((sim.hits["a"], sim.hits["b"]), (HIT, HIT))
+        self.assertEqual(self.skipped(sim), {})
 
     def test_a_decode_engine_does_not_wait_for_chunks_that_it_will_not_load(self):
         self.fill(self.directory())

@@ -53,10 +53,16 @@ static void
 set_load(const struct fixture *f, double chunk_ns, int64_t latency_ns)
 {
     struct kvt__table_speed speed = { .latency_ns = (uint64_t)latency_ns,
-                                      .bytes_per_s = (uint64_t)(CHUNK_BYTES * 1e9 / chunk_ns),
-                                      .measured_ns = kvt__now_ns() };
+                                      .bytes_per_s = (uint64_t)(CHUNK_BYTES * 1e9 / chunk_ns) };
 
     kvt__table_set_speed(kvt__level_index(&f->engine->store->levels[0]), &speed);
+}
+
+/* Reads are in progress, and the last result was now. */
+static void
+set_reading(const struct fixture *f)
+{
+    kvt__table_set_reading(kvt__level_index(&f->engine->store->levels[0]), kvt__now_ns());
 }
 
 /* The computation of a chunk takes chunk_ns. */
@@ -187,18 +193,37 @@ a_late_load_stalls_the_storage_until_the_load_ends(void **state)
     set_load(f, MS, MS);
     assert_int_equal(hit_of(f, first), N_CHUNKS);
     kvt_engine_begin_load(f->engine, first);
+    set_reading(f);
     passed_ns += 300 * MS;
     assert_int_equal(hit(f), N_CHUNKS);
     passed_ns += 300 * MS; /* 0.6 s after the begin of a load of 11 ms */
     assert_int_equal(hit(f), 0);
     assert_int_equal(counter(f, "skipped_tokens_stalled"), N_TOKENS);
     assert_int_equal(counter(f, "skipped_tokens_slower"), 0);
-    set_load(f, MS, MS); /* a worker has read chunks */
+    set_reading(f); /* a worker has read chunks */
     assert_int_equal(hit(f), N_CHUNKS);
     passed_ns += 700 * MS;
     assert_int_equal(hit(f), 0);
     end(f, first);
     assert_int_equal(hit(f), N_CHUNKS);
+}
+
+static void
+a_late_load_without_reads_in_progress_stalls_no_storage(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *first = new_seq(f, N_TOKENS);
+
+    set_compute(f, 100 * MS);
+    set_load(f, MS, MS);
+    assert_int_equal(hit_of(f, first), N_CHUNKS);
+    kvt_engine_begin_load(f->engine, first);
+    passed_ns += 10 * KVT__NS_PER_S; /* the workers have not begun, or nobody knows of the end */
+    assert_int_equal(hit(f), N_CHUNKS);
+    set_reading(f); /* the reads of another load */
+    passed_ns += 300 * MS;
+    assert_int_equal(hit(f), N_CHUNKS);
+    end(f, first);
 }
 
 static void
@@ -327,6 +352,7 @@ main(void)
         TEST(later_tokens_cost_more),
         TEST(a_load_in_progress_delays_the_next_load),
         TEST(a_late_load_stalls_the_storage_until_the_load_ends),
+        TEST(a_late_load_without_reads_in_progress_stalls_no_storage),
         TEST(storage_that_is_left_out_is_measured_from_time_to_time),
         TEST(small_steps_do_not_count_beside_large_steps),
         TEST(the_next_scheduler_knows_the_computation),

@@ -65,7 +65,27 @@ reads_at_the_same_time_add_up(void **state)
     assert_int_equal(speed_of(*state).bytes_per_s, 0);
     read_together(*state, 4, 40);
     check_rate(*state, 100);
-    assert_int_equal(speed_of(*state).measured_ns, now_ns - KVT__NS_PER_S);
+}
+
+static void
+reads_without_a_result_have_a_time(void **state)
+{
+    struct kvt__level *level = level_of(*state);
+
+    assert_int_equal(speed_of(*state).reading_since_ns, 0);
+    kvt__speed_begin(level, MIB);
+    assert_int_equal(speed_of(*state).reading_since_ns, now_ns);
+    now_ns += 10 * MS;
+    kvt__speed_begin(level, MIB);
+    kvt__speed_begin(level, MIB);
+    assert_int_equal(speed_of(*state).reading_since_ns, now_ns - 10 * MS);
+    kvt__speed_end(level, MIB, true);
+    assert_int_equal(speed_of(*state).reading_since_ns, now_ns);
+    now_ns += 10 * MS;
+    kvt__speed_end(level, MIB, false); /* a failure is no result */
+    assert_int_equal(speed_of(*state).reading_since_ns, now_ns - 10 * MS);
+    kvt__speed_end(level, MIB, false);
+    assert_int_equal(speed_of(*state).reading_since_ns, 0);
 }
 
 static void
@@ -176,6 +196,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(reads_at_the_same_time_add_up),
+        TEST(reads_without_a_result_have_a_time),
         TEST(reads_of_different_sizes_have_a_latency),
         TEST(failed_reads_measure_nothing),
         TEST(a_storage_that_slows_down_has_a_result_within_a_second),
