@@ -63,7 +63,8 @@ struct kvt__worth {
     int64_t trial_ns[KVT__MAX_STORAGES]; /* time of the last trial of a storage */
     struct kvt__fit prefill; /* a: ns of a token and position, b: ns of a token */
     bool is_prefill_open; /* prefill has the results of earlier processes */
-    uint64_t largest_step; /* tokens of the largest measured step */
+    uint64_t enough_tokens; /* smaller steps do not count: half of the largest step, less with each
+                             * step that does not count */
 };
 
 /* A pin of a rank's part of a chunk, see media.c. */

@@ -23,7 +23,7 @@
 #define TRIAL_NS (KVT__NS_PER_S / 4) /* expected time of the reads of a trial */
 #define MAX_TRIAL 64
 #define KEEP 0.9 /* weight of the earlier steps */
-#define ENOUGH_TOKENS 512 /* a step of so many tokens counts, also if other steps are larger */
+#define MOST_TOKENS 512 /* a step of so many tokens counts, also if other steps are larger */
 
 void
 kvt__worth_init(struct kvt_engine *e, const struct kvt_config *config)
@@ -74,7 +74,7 @@ open_prefill(struct kvt_engine *e)
     if (!known.key || !is_plausible(known.ns_per_position) || !is_plausible(known.ns_per_token))
         return;
     e->worth.prefill = (struct kvt__fit){ .a = known.ns_per_position, .b = known.ns_per_token };
-    e->worth.largest_step = known.largest_step;
+    e->worth.enough_tokens = known.enough_tokens < MOST_TOKENS ? known.enough_tokens : MOST_TOKENS;
 }
 
 void
@@ -89,13 +89,15 @@ kvt_engine_note_prefill(struct kvt_engine *engine, uint64_t n_tokens, uint64_t s
     pthread_mutex_lock(&w->lock);
     open_prefill(engine);
     /* The constant cost of a step dominates a small step: such a step says nothing about the cost
-     * of a token. */
-    bool counts = n_tokens >= ENOUGH_TOKENS || n_tokens >= w->largest_step / 2;
-    if (n_tokens > w->largest_step)
-        w->largest_step = n_tokens;
+     * of a token.  But if all steps are small now, small steps count again. */
+    bool counts = n_tokens >= w->enough_tokens;
+    if (!counts)
+        w->enough_tokens--;
+    else if (n_tokens / 2 > w->enough_tokens)
+        w->enough_tokens = n_tokens / 2 < MOST_TOKENS ? n_tokens / 2 : MOST_TOKENS;
     if (counts)
         kvt__fit_add(&w->prefill, (double)sum_positions, (double)n_tokens, (double)ns, KEEP);
-    out.largest_step = w->largest_step;
+    out.enough_tokens = w->enough_tokens;
     out.ns_per_position = w->prefill.a;
     out.ns_per_token = w->prefill.b;
     pthread_mutex_unlock(&w->lock);

@@ -276,7 +276,7 @@ struct kvt__table_speed kvt__table_get_speed(const struct kvt__table *table);
 struct kvt__table_prefill {
     uint64_t key; /* digest of the model's description; 0: not measured */
     double ns_per_token, ns_per_position;
-    uint64_t largest_step; /* tokens of the largest measured step */
+    uint64_t enough_tokens; /* steps of fewer tokens do not count */
     uint64_t bytes_per_token; /* bytes of a rank's KV */
     char model[40]; /* the end of the model's name, for messages */
 };

@@ -263,6 +263,22 @@ small_steps_do_not_count_beside_large_steps(void **state)
 }
 
 static void
+steps_that_are_all_small_count_in_the_end(void **state)
+{
+    static const char *const faster[] = { "load_policy=faster", NULL };
+    struct fixture *f = *state;
+
+    set_compute(f, 10 * MS);
+    set_load(f, 11 * MS, 0);
+    assert_int_equal(hit(f), 0);
+    kvt_engine_close(f->engine); /* the next engine computes at most a chunk in a step */
+    f->engine = open_engine(f, KVT_ROLE_SCHEDULER, NULL, 0, faster);
+    for (int i = 0; i < 1000; i++)
+        kvt_engine_note_prefill(f->engine, CHUNK, 0, 20 * MS);
+    assert_int_equal(hit(f), N_CHUNKS);
+}
+
+static void
 the_next_scheduler_knows_the_computation(void **state)
 {
     static const char *const faster[] = { "load_policy=faster", NULL };
@@ -355,6 +371,7 @@ main(void)
         TEST(a_late_load_without_reads_in_progress_stalls_no_storage),
         TEST(storage_that_is_left_out_is_measured_from_time_to_time),
         TEST(small_steps_do_not_count_beside_large_steps),
+        TEST(steps_that_are_all_small_count_in_the_end),
         TEST(the_next_scheduler_knows_the_computation),
         TEST(wrong_times_in_the_index_do_not_count),
         TEST(by_default_all_is_loaded),
