@@ -8,6 +8,7 @@ The worker's engine leases the chunks of its answer and reads chunks into host m
 scheduler's engine does.  No process keeps a list of the chunks of another host.
 """
 
+import math
 import os
 import time
 
@@ -30,14 +31,14 @@ def this_host():
 class _Question:
     """What the workers are asked about a sequence."""
 
-    __slots__ = ("key", "n_tokens", "turn", "have", "most", "asked", "answers", "hit")
+    __slots__ = ("key", "n_tokens", "turn", "have", "most", "sent", "answers", "hit")
 
     def __init__(self, key, n_tokens):
         self.key = key
         self.n_tokens = n_tokens  # of the sequence
         self.turn = 0  # number of the last message; each message has other arguments
         self.have = self.most = None  # arguments of the lookup
-        self.asked = 0.0  # time of the lookup's first message
+        self.sent = math.inf  # time of the last message
         self.answers = {}  # rank -> tokens, of the last message
         self.hit = None  # the result in tokens
 
@@ -71,8 +72,8 @@ class Lookups:
         question = self._question(seq, n_tokens)
         now = time.monotonic()
         if (question.most != most or have_tokens < question.have
-                or (question.hit is not None and now >= question.asked + self._valid_s)):
-            question.have, question.most, question.asked = have_tokens, most, now
+                or (question.hit is not None and now >= question.sent + self._valid_s)):
+            question.have, question.most = have_tokens, most
             self._ask(question, seq, most)
         if question.hit is None:
             self._conclude(question, seq, now)
@@ -100,6 +101,7 @@ class Lookups:
         elif question.turn == 0:
             chunks = seq.chunks(0, -(-question.n_tokens // self._chunk))
         question.turn += 1
+        question.sent = math.inf
         question.answers = {}
         question.hit = None
         self._asks[question.key] = question.turn, question.have, most, chunks, seq.tags
@@ -113,7 +115,7 @@ class Lookups:
             else:
                 # A rank with a longer hit may lack the windows of the shorter hit.
                 self._ask(question, seq, shortest)
-        elif now >= question.asked + self._wait_s:
+        elif now >= question.sent + self._wait_s:
             question.hit = 0
             if not self._warned:
                 self._warned = True
@@ -132,6 +134,9 @@ class Lookups:
         """Return (questions, keys of released sequences) for the workers, or None."""
         if not self._asks and not self._releases:
             return None
+        now = time.monotonic()
+        for key in self._asks:
+            self._by_key[key].sent = now
         messages = self._asks, self._releases
         self._asks, self._releases = {}, []
         return messages

@@ -9,6 +9,7 @@ import random
 import shutil
 import tempfile
 import unittest
+from types import SimpleNamespace
 from unittest import mock
 
 import fake
@@ -295,6 +296,49 @@ class SeveralHosts(Case):
         self.assertEqual(sim.n_sought(), [0, 0])
         self.crowd(sim, 1)
         self.assertEqual(sim.found(1, tokens), 0)
+
+
+@unittest.skipUnless(fake.HAVE_VLLM, "vLLM is not installed")
+class Times(unittest.TestCase):
+    """The times of a lookup of two ranks, with a clock of the test."""
+
+    def setUp(self):
+        self.now = 1000.0
+        patch = mock.patch.object(vllm_hosts, "time", SimpleNamespace(
+            monotonic=lambda: self.now))
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.seq = mock.Mock(tags="", **{"n_tokens.return_value": 61, "chunks.return_value": b""})
+
+    def lookups(self, pin=300):
+        return vllm_hosts.Lookups(SimpleNamespace(chunk_tokens=CHUNK), {
+            "pin_timeout_sec": pin, "lookup_timeout_ms": 3000, "blocking_timeout_secs": 10},
+            n_ranks=2, has_windows=False)
+
+    def turns(self, lookups):
+        """Send the questions; return them as [(key, turn)]."""
+        asks, _ = lookups.take_messages() or ({}, ())
+        return [(key, ask[0]) for key, ask in asks.items()]
+
+    def answer(self, lookups, question, *ranks):
+        lookups.answered({question: {rank: 56 for rank in ranks}})
+
+    def test_an_answer_counts_while_its_lease_lasts(self):
+        lookups = self.lookups()
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+        [question] = self.turns(lookups)
+        self.answer(lookups, question, 0, 1)
+        self.now += 140
+        self.assertEqual(lookups.lookup(self.seq, 0, 60), 56)
+
+    def test_the_time_until_a_question_is_sent_does_not_count(self):
+        lookups = self.lookups()
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+        self.now += 100  # vLLM schedules no step
+        [question] = self.turns(lookups)
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+        self.answer(lookups, question, 0, 1)
+        self.assertEqual(lookups.lookup(self.seq, 0, 60), 56)
 
 
 class Storm:
