@@ -53,8 +53,9 @@ class Lookups:
         self._has_windows = has_windows
         # A worker leases the chunks of its answer for pin_timeout_sec.
         self._valid_s = float(settings.get("pin_timeout_sec") or 0) / 2
-        self._wait_s = (_MARGIN_S + (settings.get("lookup_timeout_ms") or 0) / 1000
-                        + float(settings.get("blocking_timeout_secs") or 0))
+        self._wait_s = min(self._valid_s, _MARGIN_S
+                           + (settings.get("lookup_timeout_ms") or 0) / 1000
+                           + float(settings.get("blocking_timeout_secs") or 0))
         self._by_seq = {}  # sequence -> _Question
         self._by_key = {}
         self._next_key = 0
@@ -71,8 +72,9 @@ class Lookups:
             return 0
         question = self._question(seq, n_tokens)
         now = time.monotonic()
+        has_result = question.hit is not None or self._is_answered(question)
         if (question.most != most or have_tokens < question.have
-                or (question.hit is not None and now >= question.sent + self._valid_s)):
+                or (has_result and now >= question.sent + self._valid_s)):
             question.have, question.most = have_tokens, most
             self._ask(question, seq, most)
         if question.hit is None:
@@ -106,9 +108,12 @@ class Lookups:
         question.hit = None
         self._asks[question.key] = question.turn, question.have, most, chunks, seq.tags
 
+    def _is_answered(self, question):
+        return len(question.answers) == self._n_ranks
+
     def _conclude(self, question, seq, now):
         """Set the result if all ranks have answered, or if the time is over."""
-        if len(question.answers) == self._n_ranks:
+        if self._is_answered(question):
             shortest, longest = min(question.answers.values()), max(question.answers.values())
             if shortest == longest or not shortest or not self._has_windows:
                 question.hit = shortest
@@ -124,10 +129,13 @@ class Lookups:
                             len(question.answers), self._n_ranks, self._wait_s)
 
     def answered(self, answers):
-        """Note the workers' answers {(key, turn): {rank: tokens}}."""
+        """Note the workers' answers {(key, turn): {rank: tokens}}.  The leases of earlier
+        answers may end before a late answer."""
+        now = time.monotonic()
         for (key, turn), tokens in answers.items():
             question = self._by_key.get(key)
-            if question is not None and question.turn == turn:
+            if (question is not None and question.turn == turn
+                    and now < question.sent + self._valid_s):
                 question.answers.update(tokens)
 
     def take_messages(self):

@@ -331,6 +331,27 @@ class Times(unittest.TestCase):
         self.now += 140
         self.assertEqual(lookups.lookup(self.seq, 0, 60), 56)
 
+    def test_a_lookup_that_is_repeated_after_the_leases_asks_again(self):
+        lookups = self.lookups()
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+        [question] = self.turns(lookups)
+        self.answer(lookups, question, 0, 1)
+        self.now += 160  # vLLM has had no room for the request
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+        [question] = self.turns(lookups)
+        self.answer(lookups, question, 0, 1)
+        self.assertEqual(lookups.lookup(self.seq, 0, 60), 56)
+
+    def test_a_late_answer_joins_no_answer_whose_lease_has_ended(self):
+        lookups = self.lookups(pin=4)
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+        [question] = self.turns(lookups)
+        self.answer(lookups, question, 0)
+        self.now += 5
+        self.answer(lookups, question, 1)
+        with self.assertLogs("vllm.kvtier"):
+            self.assertEqual(lookups.lookup(self.seq, 0, 60), 0)
+
     def test_the_time_until_a_question_is_sent_does_not_count(self):
         lookups = self.lookups()
         self.assertIsNone(lookups.lookup(self.seq, 0, 60))
