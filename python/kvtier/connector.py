@@ -141,7 +141,8 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
                 events=_events(engine, stages[0], settings, vllm_config, kv_cache_config),
                 hosts=lookups)
         if vllm_model.needs_reports(vllm_config, kv_cache_config):
-            self._stages = vllm_stages.Stages(n_stages, model.world_size, open_scheduler)
+            self._stages = vllm_stages.Stages(n_stages, model.world_size,
+                                              int(settings["chunk_size"]), open_scheduler)
         else:
             self._scheduler = open_scheduler([infos], set(), False)
 

@@ -20,9 +20,10 @@ class Stages:
     """Collects the reports.  open_scheduler(stages, hosts, reset) opens the scheduler's half;
     stages: the groups of each stage, as GroupInfo; hosts: the hosts of all ranks."""
 
-    def __init__(self, n_stages, n_ranks, open_scheduler):
+    def __init__(self, n_stages, n_ranks, chunk_tokens, open_scheduler):
         self._n_stages = n_stages
         self._n_ranks = n_ranks
+        self._chunk = chunk_tokens
         self._open = open_scheduler
         self._places = {}  # rank -> (GroupInfo of each group, host)
         self._until = None  # time at which requests wait no longer
@@ -66,6 +67,11 @@ class Stages:
         stages = [self._places[first][0] for first in range(0, self._n_ranks, per_stage)]
         for rank, (groups, _) in self._places.items():
             mine = stages[rank // per_stage]
+            chunk = groups[0].blocks_per_chunk * groups[0].block_tokens
+            if chunk != self._chunk:
+                return self._stop("chunk_size is %d in the worker of rank %d, and %d in the "
+                                  "scheduler; set the same chunk_size on all hosts"
+                                  % (chunk, rank, self._chunk))
             if [info.layers for info in groups] != [info.layers for info in mine]:
                 return self._stop("ranks of pipeline stage %d have different layers"
                                   % (rank // per_stage))

@@ -191,6 +191,19 @@ class SeveralHosts(Case):
             sim.step()
         self.assertIn("max_pinned_size has no effect", str(said.output))
 
+    def test_a_host_with_another_chunk_size_is_one_warning(self):
+        sim = self.sim(of_host={1: {"chunk_size": 2 * CHUNK}})
+        with self.assertLogs("vllm.kvtier", "WARNING") as said:
+            for name in "abc":
+                sim.scheduler.reset_prefix_cache()
+                sim.add(name, prompt(1, 61))
+                sim.run()
+        self.assertEqual(sim.hits, dict.fromkeys("abc", 0))
+        self.assertEqual(len(said.output), 1, said.output)
+        self.assertIn("chunk_size is 16 in the worker of rank 1, and 8 in the scheduler",
+                      said.output[0])
+        self.assertFalse(self.files(0))
+
     # ------------------------------------------------------------ late answers
 
     def test_a_request_waits_for_the_answer_of_a_late_host(self):
