@@ -692,7 +692,8 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  * sequence's partial chunk if save_unfull_chunk is set.
  *
  * A WORKER finds the longest hit that its own rank can load, by a sequence of
- * kvt_seq_from_chunks(): so a scheduler asks workers on other hosts.
+ * kvt_seq_from_chunks(): so a scheduler asks workers on other hosts.  A worker's lookups are not
+ * counted.
  *
  * Chunks in storage that other hosts delete from become part of a hit after kvtier has read the
  * chunks into host memory and verified the checksums.  With enable_async_loading, kvtier reads

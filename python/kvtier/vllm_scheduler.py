@@ -26,7 +26,7 @@ class _Request:
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "computed", "loading", "limit", "saved", "stored", "tail",
                  "tail_saved", "blocks", "read", "noted", "used", "wait", "findable",
-                 "yields", "skip_counted")
+                 "yields", "skip_counted", "lookup_counted")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -49,6 +49,7 @@ class _Request:
         self.findable = 0  # leading tokens that a hit can have, once the planned saves end
         self.yields = False  # the next lookup is put off
         self.skip_counted = False  # statistics count the tokens that limits skip
+        self.lookup_counted = False  # with several hosts: statistics count the lookup
         self.blocks = None  # block lists, only if vLLM does not pass block lists
 
 
@@ -264,11 +265,21 @@ class Scheduler:
             return 0
         self._stats.touch(ended=True)
         try:
-            return self._lookups.lookup(state.seq, computed, most)
+            hit = self._lookups.lookup(state.seq, computed, most)
+            if self._hosts and hit is not None:
+                self._count_lookup(state, most - computed, max(0, hit - computed))
+            return hit
         except (OSError, ValueError) as e:
             log.warning("kvtier: lookup failed, the prompt is computed: %s", e)
             state.may_load = False
             return 0
+
+    def _count_lookup(self, state, n, hit):
+        """Count the tokens of a lookup by the workers, as the engine does for other lookups."""
+        if not state.lookup_counted:
+            state.lookup_counted = True
+            self._stats.add("lookup_tokens", n)
+            self._stats.add("hit_tokens", hit)
 
     # ----------------------------------------------------------------- loads
 

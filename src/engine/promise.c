@@ -402,14 +402,14 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
     p->wanted_end = 0;
 }
 
-/* Count the result of the lookups, once for each sequence, and for one of the workers that look
- * up equal sequences. */
+/* Count the result of the lookups, once for each sequence.  The scheduler that asks the workers
+ * counts the lookups of the workers, which do not know the hit. */
 static void
 count(struct kvt_seq *seq, uint64_t asked, uint64_t hit)
 {
     struct kvt__counters *counters = &seq->engine->counters;
 
-    if (!seq->promise.counted && !seq->engine->first_rank) {
+    if (!seq->promise.counted && seq->engine->role & KVT_ROLE_SCHEDULER) {
         kvt__count(counters, KVT__N_lookup_tokens, asked);
         kvt__count(counters, KVT__N_hit_tokens, hit);
         kvt__count(counters, seq->promise.is_stalled ? KVT__N_skipped_tokens_stalled

@@ -191,6 +191,20 @@ class SeveralHosts(Case):
             sim.step()
         self.assertIn("max_pinned_size has no effect", str(said.output))
 
+    def test_a_request_counts_once_although_its_lookup_is_repeated(self):
+        for n_hosts in 1, 2:
+            with self.subTest(n_hosts=n_hosts):
+                sim = self.sim(n_hosts=n_hosts, extra={"lookup_timeout_ms": 100})
+                with self.assertLogs("vllm.kvtier", "WARNING"):  # no prefill engine stores
+                    self.hit(sim, "a", prompt(1, 61), kv_transfer_params={
+                        "do_remote_prefill": True, "remote_num_tokens": 56})
+                self.hit(sim, "b", prompt(1, 61))
+                sim.step()
+                self.assertEqual([sum(stats.get(name, 0) for stats in sim.stats)
+                                  for name in ("lookup_tokens", "hit_tokens")], [120, 56])
+                sim.close()
+                shutil.rmtree(self.folder)
+
     def test_a_host_with_another_chunk_size_is_one_warning(self):
         sim = self.sim(of_host={1: {"chunk_size": 2 * CHUNK}})
         with self.assertLogs("vllm.kvtier", "WARNING") as said:
