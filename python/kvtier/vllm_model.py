@@ -102,6 +102,10 @@ def check_supported(vllm_config, kv_cache_config):
     for name in ("decode_context_parallel_size", "prefill_context_parallel_size"):
         if (getattr(parallel, name, 1) or 1) > 1:
             raise Unsupported("%s > 1" % name)
+    if (getattr(parallel, "distributed_executor_backend", None) == "external_launcher"
+            and parallel.world_size > 1):
+        raise Unsupported("external_launcher with several ranks, whose schedulers must decide "
+                          "alike: loads end at another time in each rank")
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         raise Unsupported("calculate_kv_scales makes scales that a restart "
                           "does not repeat")
@@ -181,10 +185,12 @@ def is_worker_ahead(vllm_config, kv_cache_config):
 def needs_reports(vllm_config, kv_cache_config):
     """Return True if the workers must report before the first lookup: the scheduler does not
     see the layers of all stages, or not the shapes of the layers' blocks, or a worker may be on
-    another host than the scheduler.  With Ray, the configuration does not contain the hosts."""
+    another host than the scheduler.  With Ray, or with an executor that vLLM gets as a class or the
+    path of a class, the configuration does not contain the hosts."""
     parallel = vllm_config.parallel_config
     return (n_stages(vllm_config) > 1 or _hosts(parallel) > 1
-            or getattr(parallel, "distributed_executor_backend", None) == "ray"
+            or getattr(parallel, "distributed_executor_backend", None) not in (
+                None, "mp", "uni", "external_launcher")
             or any(_has_several_shapes(kv_cache_config, group)
                    for group in kv_cache_config.kv_cache_groups))
 

@@ -504,7 +504,10 @@ class Model(unittest.TestCase):
                 (FullAttentionSpec(), {"decode_context_parallel_size": 2},
                  "decode_context_parallel_size > 1"),
                 (FullAttentionSpec(), {"prefill_context_parallel_size": 2},
-                 "prefill_context_parallel_size > 1")):
+                 "prefill_context_parallel_size > 1"),
+                (FullAttentionSpec(),
+                 {"distributed_executor_backend": "external_launcher", "world_size": 2},
+                 "external_launcher")):
             with self.assertRaisesRegex(vllm_model.Unsupported, why):
                 vllm_model.check_supported(self.config(**parallel),
                                            self.cache(spec))
@@ -512,7 +515,8 @@ class Model(unittest.TestCase):
                            ((FullAttentionSpec(),) * 65, "65 KV cache groups")):
             with self.assertRaisesRegex(vllm_model.Unsupported, why):
                 vllm_model.check_supported(self.config(), self.cache(*specs))
-        vllm_model.check_supported(self.config(), self.cache(
+        vllm_model.check_supported(self.config(
+            distributed_executor_backend="external_launcher", world_size=1), self.cache(
             FullAttentionSpec(), SlidingWindowSpec(), MLAAttentionSpec()))
         silent = self.config()
         del silent.cache_config.enable_prefix_caching
@@ -562,7 +566,10 @@ class Model(unittest.TestCase):
         for needs, about in (
                 (False, {}), (False, {"tensor_parallel_size": 8}),
                 (False, {"distributed_executor_backend": "mp"}),
+                (False, {"distributed_executor_backend": "uni"}),
                 (True, {"distributed_executor_backend": "ray"}),
+                (True, {"distributed_executor_backend": "module.ExecutorOnHosts"}),
+                (True, {"distributed_executor_backend": type("ExecutorOnHosts", (), {})}),
                 (True, {"pipeline_parallel_size": 2}),
                 (True, {"tensor_parallel_size": 8, "nnodes_within_dp": 2})):
             self.assertEqual(vllm_model.needs_reports(
