@@ -8,6 +8,7 @@
  * process begins with the result.  The index also has the time since which reads in progress have
  * no result, so that a scheduler distinguishes stalled from idle storage. */
 #include <assert.h>
+#include <math.h>
 
 #include "base/clock.h"
 #include "store/private.h"
@@ -15,6 +16,7 @@
 #define RESULT_NS (KVT__NS_PER_S / 4) /* between two results of a measurement */
 #define LONG_NS (2 * KVT__NS_PER_S)
 #define KEEP 0.7 /* weight of the earlier measurements */
+#define MOST_BYTES_PER_S 1e12
 
 /* Begin with the results of earlier processes. */
 static void
@@ -31,9 +33,10 @@ open_fit(struct kvt__level *owner)
 static void
 set_result(struct kvt__level *owner, const struct kvt__fit *fit, int64_t now)
 {
-    double rate = 1e9 / fit->b;
+    /* If nearly all time is latency, b is any small number. */
+    double rate = fmin(fmax(1e9 / fit->b, 1), MOST_BYTES_PER_S);
     struct kvt__table_speed result = { .latency_ns = (uint64_t)fit->a,
-                                       .bytes_per_s = rate > 1 ? (uint64_t)rate : 1 };
+                                       .bytes_per_s = (uint64_t)rate };
 
     kvt__table_set_speed(kvt__level_index(owner), &result);
     owner->speed.result_ns = now;

@@ -100,6 +100,27 @@ reads_of_different_sizes_have_a_latency(void **state)
 }
 
 static void
+reads_of_equal_time_have_a_latency_and_a_rate(void **state)
+{
+    for (int i = 0; i < 100; i++) {
+        read_together(*state, i % 2 ? 20 : 1, 70);
+        assert_in_range(speed_of(*state).bytes_per_s, MIB, (uint64_t)1e12);
+        assert_true(speed_of(*state).latency_ns <= 71 * MS);
+    }
+}
+
+static void
+a_burst_from_a_cache_counts_until_the_next_read(void **state)
+{
+    read_together(*state, 4, 40);
+    for (int i = 0; i < 100; i++)
+        read_together(*state, 20, 0);
+    assert_int_equal(speed_of(*state).bytes_per_s, (uint64_t)1e12);
+    read_together(*state, 4, 40);
+    check_rate(*state, 100);
+}
+
+static void
 failed_reads_measure_nothing(void **state)
 {
     kvt__speed_begin(level_of(*state), MIB);
@@ -198,6 +219,8 @@ main(void)
         TEST(reads_at_the_same_time_add_up),
         TEST(reads_without_a_result_have_a_time),
         TEST(reads_of_different_sizes_have_a_latency),
+        TEST(reads_of_equal_time_have_a_latency_and_a_rate),
+        TEST(a_burst_from_a_cache_counts_until_the_next_read),
         TEST(failed_reads_measure_nothing),
         TEST(a_storage_that_slows_down_has_a_result_within_a_second),
         TEST(endless_reads_have_results_that_follow_the_storage),
