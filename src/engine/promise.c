@@ -155,7 +155,7 @@ begin(struct kvt_seq *seq)
     size_t room = p->max_chunks;
 
     p->state = KVT__PROMISE_FETCHING;
-    p->skipped_end = 0;
+    p->n_skipped = 0;
     p->is_stalled = false;
     do {
         int err = find(seq, room, KVT__ANYWHERE);
@@ -396,7 +396,7 @@ restart(struct kvt_seq *seq, size_t first, uint64_t have_tokens, uint64_t max_hi
     p->first = first;
     p->have_tokens = have_tokens;
     p->max_hit = max_hit;
-    p->skipped_end = 0;
+    p->n_skipped = 0;
     p->trial.n_chunks = 0;
     p->max_chunks = max_hit > have_tokens ? (max_hit + last) / e->chunk_tokens : first;
     p->wanted_end = 0;
@@ -510,9 +510,5 @@ kvt_seq_in_memory(const struct kvt_seq *seq, size_t first, size_t n, uint8_t *ou
 uint64_t
 kvt_seq_skipped_tokens(const struct kvt_seq *seq)
 {
-    const struct kvt__promise *p = &seq->promise;
-    uint64_t end = kvt__hit_end(seq->engine, p->max_hit, p->n);
-
-    end = end > p->have_tokens ? end : p->have_tokens;
-    return p->skipped_end > end ? p->skipped_end - end : 0;
+    return seq->promise.n_skipped;
 }

@@ -64,7 +64,7 @@ struct kvt__promise {
     uint32_t n_window_searches; /* number of started searches KVT__SEARCH_WINDOWS */
 
     /* load_policy: faster */
-    uint64_t skipped_end; /* tokens of the hit that the store has; 0: the promise is this hit */
+    uint64_t n_skipped;   /* stored tokens that the hit leaves out */
     bool is_stalled;      /* the hit is shorter because storage is stalled, not slow */
     struct kvt_chunk_range trial; /* chunks whose prefetch measures storage; n_chunks 0: none */
 

@@ -420,7 +420,7 @@ kvt__n_worth(struct kvt_seq *seq)
             plan_trial(seq, c, storage, &parts[storage]);
         break;
     }
-    if (!p->skipped_end)
-        p->skipped_end = kvt__hit_end(e, p->max_hit, p->n);
+    uint64_t from = kvt__hit_end(e, p->max_hit, n), end = kvt__hit_end(e, p->max_hit, p->n);
+    p->n_skipped += end - (from > p->have_tokens ? from : p->have_tokens);
     return n;
 }

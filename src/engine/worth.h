@@ -11,7 +11,7 @@
 void kvt__worth_init(struct kvt_engine *engine, const struct kvt_config *config);
 
 /* Return the number of leading chunks, up to promise.n, that the hit should have.  If the hit
- * should be shorter, set skipped_end and is_stalled of the promise, and sometimes trial.  The hit
+ * should be shorter, set n_skipped and is_stalled of the promise, and sometimes trial.  The hit
  * is leased. */
 size_t kvt__n_worth(struct kvt_seq *seq);
 

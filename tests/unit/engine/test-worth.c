@@ -6,6 +6,7 @@
 
 #include "engine-test.h"
 #include "engine/private.h"
+#include "engine/seq.h"
 #include "store/private.h"
 
 #define N_CHUNKS (N_TOKENS / CHUNK)
@@ -48,14 +49,20 @@ setup(void **state)
     return 0;
 }
 
-/* A load of a chunk takes chunk_ns, after latency_ns. */
+/* A load of a chunk from storage number i takes chunk_ns, after latency_ns. */
 static void
-set_load(const struct fixture *f, double chunk_ns, int64_t latency_ns)
+set_load_of(const struct fixture *f, size_t i, double chunk_ns, int64_t latency_ns)
 {
     struct kvt__table_speed speed = { .latency_ns = (uint64_t)latency_ns,
                                       .bytes_per_s = (uint64_t)(CHUNK_BYTES * 1e9 / chunk_ns) };
 
-    kvt__table_set_speed(kvt__level_index(&f->engine->store->levels[0]), &speed);
+    kvt__table_set_speed(kvt__level_index(&f->engine->store->levels[i]), &speed);
+}
+
+static void
+set_load(const struct fixture *f, double chunk_ns, int64_t latency_ns)
+{
+    set_load_of(f, 0, chunk_ns, latency_ns);
 }
 
 /* Reads are in progress, and the last result was now. */
@@ -126,6 +133,63 @@ the_faster_way_is_chosen(void **state)
     assert_int_equal(counter(f, "skipped_tokens_slower"), N_TOKENS);
     assert_int_equal(counter(f, "skipped_tokens_stalled"), 0);
     assert_int_equal(counter(f, "hit_tokens"), N_TOKENS);
+}
+
+/* Store chunks 0 .. 5 in storage that other hosts share, and chunks 6 .. 9 on the local disk.
+ * Return a worker: the scheduler has the worker's host memory. */
+static struct kvt_engine *
+open_over_two_storages(struct fixture *f)
+{
+    char shared[320], disk[320], instance[32];
+    const char *settings[] = { "load_policy=faster", shared, NULL, NULL, NULL };
+    const char *disk_only[] = { disk, "max_local_disk_size=0.1", "remote_url=", NULL };
+    struct kvt_seq *seq;
+    struct io io;
+
+    kvt_engine_close(f->engine);
+    temp_dir_remove(&f->dir);
+    temp_dir_make(&f->dir);
+    snprintf(shared, sizeof shared, "remote_url=fault://shared=1/fs://%s", f->dir.path);
+    snprintf(instance, sizeof instance, "test-worth-%d", (int)getpid());
+    snprintf(disk, sizeof disk, "local_disk=%s/disk", f->dir.path);
+    fixture_open(f, settings);
+    store_prefix(f, 6);
+    kvt_engine_close(f->engine);
+    fixture_open(f, disk_only);
+    seq = new_seq(f, N_TOKENS);
+    make_io(&io, seq, 0, 6, 4, 1);
+    store_and_flush(f, &io.io, 1);
+    kvt_seq_free(seq);
+    kvt_engine_close(f->engine);
+    settings[2] = disk;
+    settings[3] = disk_only[1];
+    struct opening o = { .role = KVT_ROLE_WORKER, .settings = settings, .instance = instance };
+    struct kvt_engine *worker = must_open(f, &o);
+    o.role = KVT_ROLE_SCHEDULER;
+    f->engine = must_open(f, &o);
+    return worker;
+}
+
+static void
+chunks_without_room_in_host_memory_are_not_skipped_chunks(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_seq *seq;
+    uint64_t tokens;
+
+    struct kvt_engine *worker = open_over_two_storages(f);
+    f->engine->memory_bytes = 4 * kvt__slot_footprint(
+        kvt__store_traits(f->engine->store)->phase, CHUNK_BYTES);
+    set_compute(f, 10 * MS);
+    set_load_of(f, 0, 100 * MS, 0); /* the local disk */
+    set_load_of(f, 1, MS, 0);
+    seq = new_seq(f, N_TOKENS);
+    /* The hit has four chunks, which workers must read into host memory before. */
+    assert_int_equal(kvt_engine_lookup(f->engine, seq, 0, N_TOKENS, &tokens), -EAGAIN);
+    assert_int_equal(seq->promise.n, 4);
+    assert_int_equal(kvt_seq_skipped_tokens(seq), 4 * CHUNK);
+    end(f, seq);
+    kvt_engine_close(worker);
 }
 
 static void
@@ -364,6 +428,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(without_a_measurement_the_hit_is_loaded),
         TEST(the_faster_way_is_chosen),
+        TEST(chunks_without_room_in_host_memory_are_not_skipped_chunks),
         TEST(the_latency_decides_about_short_hits),
         TEST(later_tokens_cost_more),
         TEST(a_load_in_progress_delays_the_next_load),
