@@ -25,7 +25,7 @@ from types import SimpleNamespace
 sys.path[0] = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "python")
 
 from kvtier import _lib  # noqa: E402
-from kvtier.vllm_model import View  # noqa: E402
+from kvtier.vllm_model import GroupInfo, View  # noqa: E402
 from kvtier.vllm_scheduler import Scheduler  # noqa: E402
 
 MB_S = (10, 20, 40, 60, 80, 100, 150, 300, 1000, 2000)
@@ -37,19 +37,13 @@ N_PROMPTS = 3
 ENOUGH = 1.05
 
 
-class Group(SimpleNamespace):
-    """The members of vllm_model.GroupInfo that the scheduler reads."""
-
-
-GROUP = Group(kind=_lib.GROUP_FULL, block_tokens=BLOCK, blocks_per_chunk=CHUNK // BLOCK,
-              block_bytes=BLOCK * TOKEN_BYTES, layers=("a",), replicated=False)
-
-
 def group():
-    return _lib.Group(kind=_lib.GROUP_FULL, block_tokens=BLOCK, n_layers=1,
-                      format=_lib.FORMAT_OPAQUE, n_heads=1,
-                      head_bytes=TOKEN_BYTES, block_bytes=BLOCK * TOKEN_BYTES,
-                      layout=b"bench", layers=b"a")
+    made = GroupInfo()
+    made.kind, made.window, made.replicated = _lib.GROUP_FULL, 0, 0
+    made.block_tokens, made.blocks_per_chunk = BLOCK, CHUNK // BLOCK
+    made.n_heads, made.head_bytes, made.block_bytes = 1, TOKEN_BYTES, BLOCK * TOKEN_BYTES
+    made.format, made.layout, made.layers = _lib.FORMAT_OPAQUE, "bench", ["a"]
+    return made
 
 
 def open_engine(url, role, policy):
@@ -58,7 +52,7 @@ def open_engine(url, role, policy):
         "load_policy=" + policy, "remote_url=" + url, "max_remote_size=4"])
     model = _lib.Model(name=b"bench", kv_dtype=b"bfloat16", world_size=1, fingerprint=b"f")
     try:
-        return _lib.Engine(config, role, [group()], model, instance="bench-%d" % os.getpid())
+        return _lib.Engine(config, role, [group().to_c()], model, instance="bench-%d" % os.getpid())
     finally:
         config.close()
 
@@ -92,7 +86,7 @@ class Serving:
     def __init__(self, url, policy, n_tokens, token_s):
         self.worker = Worker(url, policy, n_tokens)
         self.scheduler = Scheduler(
-            open_engine(url, _lib.ROLE_SCHEDULER, policy), [GROUP],
+            open_engine(url, _lib.ROLE_SCHEDULER, policy), [group()],
             {"load_policy": policy, "lookup_timeout_ms": 3000}, can_load=True, can_save=False)
         self.token_s = token_s
         self.n = 0

@@ -4,12 +4,14 @@ model and no GPU.  The computation of a token takes token_s, and the storage is 
 delay changes, or a directory."""
 
 import contextlib
+import io
 import os
 import sys
 import tempfile
 import time
 import types
 import unittest
+from importlib.machinery import SourceFileLoader
 from unittest import mock
 
 import fake
@@ -272,6 +274,21 @@ class Changing(Case):
         self.delay(0)
         sim.abort("hangs")
         sim.run()
+
+
+@unittest.skipUnless(fake.HAVE_VLLM and fake.have_library(),
+                     "vLLM or libkvtier.so is not there")
+class Benchmark(unittest.TestCase):
+    def test_the_benchmark_prints_a_row_for_each_rate(self):
+        with mock.patch.object(sys, "path", list(sys.path)):  # the benchmark replaces an entry
+            bench = SourceFileLoader("bench_faster", os.path.join(
+                HERE, "..", "..", "bench", "faster.py")).load_module()
+        argv = ["faster.py", "--tokens", "512", "--requests", "1", "--rates", "50", "2000"]
+        with mock.patch.object(sys, "argv", argv), self.assertRaises(SystemExit), \
+                contextlib.redirect_stdout(io.StringIO()) as out:
+            bench.main()
+        self.assertEqual([row.split()[0] for row in out.getvalue().splitlines()],
+                         ["MB/s", "50", "2000"])
 
 
 @unittest.skipUnless(fake.HAVE_VLLM and fake.have_library(),
