@@ -197,7 +197,9 @@ cli_prefill_text(const struct kvt_tier_info *tier, const struct kvt_prefill_info
     if (!tier->load_bytes_per_s)
         strcpy(from, "loads are not measured");
     else if (!prefill->break_even_tokens)
-        strcpy(from, "loads are slower");
+        strcpy(from, "loads are slower at each length");
+    else if (prefill->break_even_tokens == 1)
+        strcpy(from, "loads are faster at each length");
     else
         snprintf(from, sizeof from, "loads are faster from %" PRIu64 " tokens on",
                  prefill->break_even_tokens);

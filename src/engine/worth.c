@@ -34,12 +34,6 @@ kvt__worth_init(struct kvt_engine *e, const struct kvt_config *config)
 
 /* ------------------------------------------------------------------------ prefill */
 
-static bool
-is_plausible(double ns)
-{
-    return ns >= 0 && ns < 1e15; /* false for NaN: another program may have written the index */
-}
-
 /* Return the bytes of KV of a token that a rank loads, without sliding windows. */
 static uint64_t
 bytes_per_token(const struct kvt_engine *e)
@@ -71,7 +65,7 @@ open_prefill(struct kvt_engine *e)
         return;
     e->worth.is_prefill_open = true;
     known = kvt__store_get_prefill(e->store, key_of_model(e));
-    if (!known.key || !is_plausible(known.ns_per_position) || !is_plausible(known.ns_per_token))
+    if (!known.key)
         return;
     e->worth.prefill = (struct kvt__fit){ .a = known.ns_per_position, .b = known.ns_per_token };
     e->worth.enough_tokens = known.enough_tokens < MOST_TOKENS ? known.enough_tokens : MOST_TOKENS;

@@ -496,9 +496,9 @@ break_even(const struct kvt__table_speed *speed, const struct kvt__table_prefill
     double latency = (double)speed->latency_ns, p = prefill->ns_per_position;
     double gain = prefill->ns_per_token - (double)prefill->bytes_per_token * 1e9 /
                                               (double)speed->bytes_per_s;
-    /* latency = gain * n + p * n * n / 2 */
-    double n = p > 0 ? (sqrt(gain * gain + 2 * p * latency) - gain) / p
-                     : gain > 0 ? latency / gain : INFINITY;
+    /* latency = gain * n + p * n * n / 2; each form is exact where the terms do not cancel. */
+    double root = sqrt(gain * gain + 2 * p * latency);
+    double n = gain > 0 ? 2 * latency / (gain + root) : p > 0 ? (root - gain) / p : INFINITY;
 
     return n < 1e12 ? (uint64_t)ceil(fmax(n, 1)) : 0;
 }

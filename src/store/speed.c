@@ -16,7 +16,6 @@
 #define RESULT_NS (KVT__NS_PER_S / 4) /* between two results of a measurement */
 #define LONG_NS (2 * KVT__NS_PER_S)
 #define KEEP 0.7 /* weight of the earlier measurements */
-#define MOST_BYTES_PER_S 1e12
 
 /* Begin with the results of earlier processes. */
 static void
@@ -34,7 +33,7 @@ static void
 set_result(struct kvt__level *owner, const struct kvt__fit *fit, int64_t now)
 {
     /* If nearly all time is latency, b is any small number. */
-    double rate = fmin(fmax(1e9 / fit->b, 1), MOST_BYTES_PER_S);
+    double rate = fmin(fmax(1e9 / fit->b, 1), KVT__TABLE_MOST_BYTES_PER_S);
     struct kvt__table_speed result = { .latency_ns = (uint64_t)fit->a,
                                        .bytes_per_s = (uint64_t)rate };
 

@@ -3,6 +3,10 @@
  * The rates of a table: measurements, which the store shares with other processes. */
 #include "table/private.h"
 
+/* Another program may have written the index: larger values are no measurements. */
+#define MOST_NS 1000000000000000
+#define MOST_BYTES (1ULL << 40)
+
 void
 kvt__table_set_rates(struct kvt__table *t, const struct kvt__table_rates *rates)
 {
@@ -47,6 +51,8 @@ kvt__table_get_speed(const struct kvt__table *t)
 
     for (int i = 0; i < TB_N_LOAD && tb_is_usable(t); i++)
         values[i] = TB_LOAD(&t->header->load[i]);
+    if (values[0] > MOST_NS || values[1] > KVT__TABLE_MOST_BYTES_PER_S)
+        values[0] = values[1] = 0;
     return (struct kvt__table_speed){ values[0], values[1], (int64_t)values[2] };
 }
 
@@ -63,6 +69,15 @@ kvt__table_set_prefill(struct kvt__table *t, const struct kvt__table_prefill *pr
         TB_STORE(&t->header->prefills[place][i], words[i]);
 }
 
+static bool
+is_plausible(const struct kvt__table_prefill *p)
+{
+    /* false for NaN */
+    return p->ns_per_token >= 0 && p->ns_per_position >= 0 &&
+           p->ns_per_token + p->ns_per_position > 0 &&
+           p->ns_per_token + p->ns_per_position <= MOST_NS && p->bytes_per_token <= MOST_BYTES;
+}
+
 struct kvt__table_prefill
 kvt__table_get_prefill(const struct kvt__table *t, unsigned i)
 {
@@ -72,6 +87,7 @@ kvt__table_get_prefill(const struct kvt__table *t, unsigned i)
     for (int k = 0; k < TB_PREFILL_WORDS && tb_is_usable(t); k++)
         words[k] = TB_LOAD(&t->header->prefills[i][k]);
     memcpy(&out, words, sizeof out);
+    out.key = is_plausible(&out) ? out.key : 0;
     out.model[sizeof out.model - 1] = '\0';
     return out;
 }

@@ -254,6 +254,8 @@ struct kvt__table_rates {
 void kvt__table_set_rates(struct kvt__table *table, const struct kvt__table_rates *rates);
 struct kvt__table_rates kvt__table_get_rates(const struct kvt__table *table);
 
+#define KVT__TABLE_MOST_BYTES_PER_S 1000000000000
+
 /* The measured duration of loads from a storage: latency_ns + bytes / bytes_per_s.  bytes are of
  * chunks before the encoding.  bytes_per_s 0: not measured. */
 struct kvt__table_speed {
@@ -264,7 +266,7 @@ struct kvt__table_speed {
 
 /* Write and read the speed of a table, as kvt__table_set_rates().  kvt__table_set_speed() does not
  * write reading_since_ns.  The value of reading_since_ns is that of the last writer, which may be
- * dead. */
+ * dead.  A speed above KVT__TABLE_MOST_BYTES_PER_S is read as not measured. */
 void kvt__table_set_speed(struct kvt__table *table, const struct kvt__table_speed *speed);
 void kvt__table_set_reading(struct kvt__table *table, int64_t since_ns);
 struct kvt__table_speed kvt__table_get_speed(const struct kvt__table *table);
@@ -285,7 +287,8 @@ struct kvt__table_prefill {
  * effect on an unusable table. */
 void kvt__table_set_prefill(struct kvt__table *table, const struct kvt__table_prefill *prefill);
 
-/* Read place i, from 0 to KVT__TABLE_PREFILLS - 1.  A reader may see members of two writers. */
+/* Read place i, from 0 to KVT__TABLE_PREFILLS - 1.  A reader may see members of two writers.
+ * Impossible times are read as not measured. */
 struct kvt__table_prefill kvt__table_get_prefill(const struct kvt__table *table, unsigned i);
 
 /* Return the place for the times of the model with this key. */

@@ -420,6 +420,68 @@ the_command_line_sees_the_break_even_length(void **state)
     kvt_config_free(config);
 }
 
+/* Return the break-even length of the index's only model. */
+static uint64_t
+break_even(const struct fixture *f, struct kvt__table_speed speed,
+           struct kvt__table_prefill prefill)
+{
+    struct kvt_config *config = open_config(f->dir.path, NULL);
+    struct kvt_prefill_info info = KVT_INIT(struct kvt_prefill_info);
+    struct kvt__table *index = kvt__level_index(&f->engine->store->levels[0]);
+    struct kvt_store *store;
+
+    prefill.key = 1;
+    kvt__table_set_speed(index, &speed);
+    kvt__table_set_prefill(index, &prefill);
+    assert_int_equal(kvt_store_open(config, &store), 0);
+    int err = kvt_store_prefill(store, 0, 0, &info);
+    kvt_store_close(store);
+    kvt_config_free(config);
+    return err ? UINT64_MAX : info.break_even_tokens;
+}
+
+static void
+the_break_even_length_follows_from_latency_rate_and_attention(void **state)
+{
+    static const struct kvt__table_speed speed = { .latency_ns = 5 * MS,
+                                                   .bytes_per_s = 1000000000 };
+    static const struct {
+        double ns_per_token, ns_per_position;
+        uint64_t n;
+    } cases[] = {
+        /* 16384 bytes of a token take 16384 ns */
+        { 20000, 0, 1383 }, { 20000, 1e-30, 1383 }, { 20000, 0.5, 1272 }, { 16384, 0, 0 },
+        { 16384, 1, 3163 }, { 10000, 1, 13509 }, { 10000, 1e-30, 0 }, { 1e-6, 0.5, 65840 },
+    };
+    struct fixture *f = *state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(break_even(f, speed, (struct kvt__table_prefill){
+            .ns_per_token = cases[i].ns_per_token, .bytes_per_token = 16384,
+            .ns_per_position = cases[i].ns_per_position }), cases[i].n);
+}
+
+static void
+wrong_figures_in_the_index_count_as_no_measurement(void **state)
+{
+    static const struct kvt__table_prefill right = { .ns_per_token = 20000 };
+    static const struct kvt__table_speed fast = { .bytes_per_s = 1000000000 };
+    static const struct kvt__table_speed wrong[] = {
+        { .bytes_per_s = UINT64_MAX }, { .bytes_per_s = 1000000000, .latency_ns = UINT64_MAX } };
+    struct fixture *f = *state;
+
+    assert_int_equal(break_even(f, fast, right), 1);
+    for (size_t i = 0; i < 2; i++)
+        assert_int_equal(break_even(f, wrong[i], right), 0);
+    for (size_t i = 0; i < 5; i++) {
+        struct kvt__table_prefill one = right;
+
+        one.ns_per_token = (double[]){ NAN, INFINITY, -1, 0, 1 }[i];
+        one.bytes_per_token = i == 4 ? UINT64_MAX : 0;
+        assert_int_equal(break_even(f, fast, one), UINT64_MAX);
+    }
+}
+
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, fixture_teardown)
 
 int
@@ -441,6 +503,8 @@ main(void)
         TEST(wrong_times_in_the_index_do_not_count),
         TEST(by_default_all_is_loaded),
         TEST(the_command_line_sees_the_break_even_length),
+        TEST(the_break_even_length_follows_from_latency_rate_and_attention),
+        TEST(wrong_figures_in_the_index_count_as_no_measurement),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
