@@ -100,8 +100,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             self._open_scheduler(vllm_config, kv_cache_config, config, settings, infos)
             return
-        model = vllm_model.model(vllm_config, kv_cache_config,
-                                 vllm_config.parallel_config.rank, "")
+        model = vllm_model.model(vllm_config, infos, vllm_config.parallel_config.rank, "")
         staging_bytes = _staging_bytes(vllm_config, settings, infos)
         engine = _engine(vllm_config, config, _lib.ROLE_WORKER, [infos], model,
                          staging_bytes)
@@ -117,12 +116,13 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         self._stages opens the half later, and config stays open until then."""
         # Workers need no fingerprint: the scheduler's chunks carry the weights id.
         fingerprint = vllm_digest.fingerprint(vllm_config, settings)
-        model = vllm_model.model(vllm_config, kv_cache_config, 0, fingerprint or "")
+        model = vllm_model.model(vllm_config, infos, 0, fingerprint or "")
         transfer = vllm_config.kv_transfer_config
         n_stages = vllm_model.n_stages(vllm_config)
         this_host = vllm_hosts.this_host()
 
         def open_scheduler(stages, hosts, reset):
+            model.kv_dtype = vllm_model.kv_dtype(stages[0]).encode()
             with contextlib.closing(config):
                 engine = _engine(vllm_config, config, _lib.ROLE_SCHEDULER, stages, model,
                                  max(_staging_bytes(vllm_config, settings, stage)

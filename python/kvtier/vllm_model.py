@@ -55,7 +55,7 @@ class GroupInfo:
 
     __slots__ = ("table", "kind", "window", "in_pieces", "block_tokens", "blocks_per_chunk",
                  "format", "n_heads", "head_bytes", "block_bytes", "layout", "layers",
-                 "replicated", "packing")
+                 "replicated", "packing", "dtype")
 
     def __init__(self, table=0):
         self.table = table  # number of vLLM's KV cache group, which has the block table
@@ -234,6 +234,7 @@ def _describe(vllm_config, kv_cache_config, chunk_tokens, table, spec, layers, i
     info.kind = _lib.GROUP_SLIDING if info.window else _lib.GROUP_FULL
     info.block_tokens = spec.block_size
     info.blocks_per_chunk = chunk_tokens // spec.block_size
+    info.dtype = str(spec.dtype)
     info.n_heads = spec.num_kv_heads
     info.head_bytes = spec.head_size * spec.dtype.itemsize
     info.block_bytes = getattr(spec, "real_page_size_bytes", spec.page_size_bytes)
@@ -354,11 +355,10 @@ def _isa(spec, vllm_config):
     return "isa-%s-%s" % (platform.machine(), isa)
 
 
-def kv_dtype(kv_cache_config):
-    """Return LMCache's name of the type of the KV.  The types of a group's other layers are in
-    the layouts."""
-    names = {str(_shapes(group)[0][0].dtype)
-             for group in kv_cache_config.kv_cache_groups}
+def kv_dtype(infos):
+    """Return LMCache's name of the type of the KV: of the largest blocks, which all stages have.
+    The types of the other layers are in the layouts."""
+    names = set({info.table: info.dtype for info in infos}.values())
     if len(names) > 1:
         raise Unsupported("KV cache groups of different types: %s"
                           % ", ".join(sorted(names)))
@@ -368,14 +368,14 @@ def kv_dtype(kv_cache_config):
     return _KV_DTYPES[name]
 
 
-def model(vllm_config, kv_cache_config, rank, fingerprint):
+def model(vllm_config, infos, rank, fingerprint):
     """Return the _lib.Model of this process's rank."""
     config = vllm_config.model_config
     world = n_ranks(vllm_config)
     return _lib.Model(
         name=config.model.encode(),
         fingerprint=fingerprint.encode(),
-        kv_dtype=kv_dtype(kv_cache_config).encode(),
+        kv_dtype=kv_dtype(infos).encode(),
         world_size=world,
         rank=rank % world,
     )

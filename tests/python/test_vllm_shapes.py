@@ -92,6 +92,35 @@ class Sparse(Shapes):
             rank.first_layer %= 1000  # the ranks of a stage have equal latent vectors
 
 
+class Types(Shapes):
+    """Layers whose numbers are bytes, and layers of another type, as with
+    kv_cache_dtype_skip_layers.  Each stage begins with another type."""
+
+    floats = (0, 3)
+
+    def spec(self, layer, windows):
+        return FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8,
+                                 dtype=torch.float32 if layer in self.floats else torch.uint8)
+
+    def token_bytes(self, layer):
+        return 64 if layer in self.floats else 16
+
+
+class TypesFromBytes(Types):
+    floats = (1, 2)
+
+
+@unittest.skipUnless(SUPPORTED, "this vLLM has other tensors")
+class DifferentTypes(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
+    def test_a_restarted_engine_loads_the_chunks_of_all_types(self):
+        for self.kind in Types, TypesFromBytes:
+            for layers in (4,), (2, 2):
+                with self.subTest(kind=self.kind, layers=layers):
+                    self.new_folder()
+                    self.assertEqual(self.ask(layers=layers), {"a": 0})
+                    self.assertEqual(self.ask(layers=layers), {"a": 56})
+
+
 @unittest.skipUnless(SUPPORTED, "this vLLM has other tensors")
 class DifferentShapes(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
     kind = Shapes
