@@ -86,7 +86,7 @@ class Serving:
     def __init__(self, url, policy, n_tokens, token_s):
         self.worker = Worker(url, policy, n_tokens)
         self.scheduler = Scheduler(
-            open_engine(url, _lib.ROLE_SCHEDULER, policy), [group()],
+            open_engine(url, _lib.ROLE_SCHEDULER, policy), [[group()]],
             {"load_policy": policy, "lookup_timeout_ms": 3000}, can_load=True, can_save=False)
         self.token_s = token_s
         self.n = 0

@@ -133,9 +133,9 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
             if hosts - {this_host}:
                 lookups = self._look_up_by_workers(engine, settings, stages[0], model, hosts)
             return Scheduler(
-                engine, stages[0], settings, can_load=transfer.is_kv_consumer,
+                engine, stages, settings, can_load=transfer.is_kv_consumer,
                 can_save=transfer.is_kv_producer,
-                n_ranks=vllm_config.parallel_config.world_size, n_stages=n_stages,
+                n_ranks=vllm_config.parallel_config.world_size,
                 # MultiConnector passes the answer of one connector only.
                 hands_off=self._parent is None,
                 events=_events(engine, stages[0], settings, vllm_config, kv_cache_config),

@@ -54,14 +54,15 @@ class _Request:
 
 
 class Scheduler:
-    def __init__(self, engine, infos, settings, can_load, can_save, n_ranks=1,
-                 n_stages=1, hands_off=True, events=None, hosts=None):
+    def __init__(self, engine, stages, settings, can_load, can_save, n_ranks=1,
+                 hands_off=True, events=None, hosts=None):
+        """stages: the groups of each stage of pipeline parallelism."""
         self._engine = engine
         self._hosts = hosts  # vllm_hosts.Lookups if the ranks run on several hosts, or None
         self._lookups = hosts or engine
         self._events = events  # vllm_events.Events, or None
-        self._infos = infos
-        self._has_windows = any(info.kind == _lib.GROUP_SLIDING for info in infos)
+        self._infos = stages[0]
+        self._has_windows = any(info.kind == _lib.GROUP_SLIDING for info in stages[0])
         self._chunk = engine.chunk_tokens
         self._can_load = can_load
         self._can_save = can_save
@@ -72,7 +73,7 @@ class Scheduler:
         self._partial = bool(settings.get("save_unfull_chunk"))
         self._settings = settings
         self._uses = Uses() if settings.get("store_policy") == "second_use" else None
-        self._pins = self._open_pins(settings, n_ranks)
+        self._pins = self._open_pins(settings, stages, n_ranks)
         self._early = bool(settings.get("enable_async_loading")
                            and settings.get("local_cpu"))
         self._requests = {}
@@ -82,7 +83,7 @@ class Scheduler:
         self._prefetches = []
         self._cancel = False
         # vLLM schedules at most so many steps before it learns the result of the first.
-        self._most_steps = n_stages + 1
+        self._most_steps = len(stages) + 1
         self._distrusted_steps = 0
         self._digests = vllm_adapters.Digests()
         self._adapters = vllm_adapters.Contents()
@@ -93,11 +94,11 @@ class Scheduler:
         if settings.get("load_policy") == "faster" and not hosts:
             self._prefill = Prefill(engine)
 
-    def _open_pins(self, settings, n_ranks):
+    def _open_pins(self, settings, stages, n_ranks):
         most = (settings.get("max_pinned_size") or 0) * (1 << 30)
         return Pins(self._engine, [
-            info.blocks_per_chunk * info.block_bytes * len(info.layers)
-            * n_ranks for info in self._infos], 0 if self._hosts else most)
+            sum(info.blocks_per_chunk * info.block_bytes * len(info.layers) for info in group)
+            * n_ranks // len(stages) for group in zip(*stages)], 0 if self._hosts else most)
 
     # ---------------------------------------------------------------- lookup
 

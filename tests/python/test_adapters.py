@@ -446,7 +446,7 @@ class Halves(Case):
         groups = [one.to_c() for one in self.infos]
         self.scheduler = Scheduler(
             _lib.Engine(self.store.config(), _lib.ROLE_SCHEDULER, groups, None),
-            self.infos, {}, True, True)
+            [self.infos], {}, True, True)
         self.worker = Worker(
             _lib.Engine(self.store.config(), _lib.ROLE_WORKER, groups, None),
             self.infos, 16, self.manager)

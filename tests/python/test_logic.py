@@ -64,7 +64,7 @@ class Halves(unittest.TestCase):
     def scheduler(self, n_stages=1, **settings):
         engine = _lib.Engine(self.store.config(), _lib.ROLE_SCHEDULER,
                              [i.to_c() for i in self.infos], None)
-        return Scheduler(engine, self.infos, settings, True, True, n_stages=n_stages)
+        return Scheduler(engine, [self.infos] * n_stages, settings, True, True)
 
     def worker(self):
         engine = _lib.Engine(self.store.config(), _lib.ROLE_WORKER,

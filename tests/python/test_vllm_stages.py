@@ -24,7 +24,7 @@ if fake.HAVE_VLLM:
     from kvtier.connector import KVTierConnector
     from kvtier.vllm_meta import DESCRIBE, NOTHING, KVConnectorWorkerMetadata
     from kvtier.vllm_worker import Worker
-    from vllm_sim import CHUNK, Sim
+    from vllm_sim import BLOCK, CHUNK, Sim
 
 LAYERS = (1, 2)  # of each stage: a group of the model has three layers
 REPORTS = fake.HAVE_VLLM and KVConnectorWorkerMetadata is not object
@@ -252,6 +252,13 @@ class Stages(StagedCase):
                     self.storm(windows, 1, 2, vanish=0.3, seed=seed)
                 ranks |= set(fail.ranks)
             self.assertEqual(ranks, {0, 1})
+
+    def test_pinned_bytes_are_those_of_all_stages(self):
+        sim = self.sim(tp=2)
+        sim.step()  # the workers report their layers
+        [info] = sim.connector._scheduler._infos
+        self.assertEqual(sim.connector._scheduler._pins._chunk_bytes,
+                         [CHUNK // BLOCK * info.block_bytes * sum(LAYERS) * 2])
 
     # ------------------------------------------------------- reports of layers
 
