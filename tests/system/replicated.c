@@ -3,101 +3,29 @@
  * A group whose KV is equal on every rank: one rank stores, all ranks load.  Two workers and the
  * scheduler are three engines of this program. */
 #include "base/clock.h"
-#include "system/system-test.h"
 
 #define N_RANKS 2u
+#define N_STAGES 1u
+#include "system/world.h"
+
 #define SMALL "max_local_cpu_size=0.0005" /* room for 12 chunks to stay */
 
-static const char *const both[] = { "local_cpu=true", NULL };
-static const char *const storage_only[] = { NULL };
-static const char *const memory_only[] = { "remote_url=", "local_cpu=true", NULL };
 static const char *const small_memory[] = { "remote_url=", "local_cpu=true", SMALL, NULL };
-
-struct world {
-    struct fixture scheduler;
-    struct fixture ranks[N_RANKS]; /* each with separate blocks */
-    char instance[64];
-};
 
 static int
 setup(void **state)
 {
-    static unsigned number;
-    struct world *w = calloc(1, sizeof *w);
+    struct world *w = new_world();
 
-    assert_non_null(w);
-    fixture_init(&w->scheduler);
-    for (uint32_t r = 0; r < N_RANKS; r++) {
-        w->ranks[r] = w->scheduler;
-        w->ranks[r].memory = calloc((size_t)N_LAYERS * N_BLOCKS, BLOCK_BYTES);
-        assert_non_null(w->ranks[r].memory);
-    }
-    snprintf(w->instance, sizeof w->instance, "replicated-%d-%u", getpid(), number++);
+    w->groups[0].replicated = 1;
     *state = w;
     return 0;
 }
 
 static void
-close_rank(struct world *w, uint32_t r)
-{
-    kvt_engine_close(w->ranks[r].engine);
-    w->ranks[r].engine = NULL;
-}
-
-static int
-teardown(void **state)
-{
-    struct world *w = *state;
-
-    for (uint32_t r = 0; r < N_RANKS; r++) {
-        close_rank(w, r);
-        free(w->ranks[r].memory);
-    }
-    fixture_fini(&w->scheduler);
-    free(w);
-    return 0;
-}
-
-static struct kvt_group
-replicated_group(void)
-{
-    struct kvt_group group = opaque_group();
-
-    group.replicated = 1;
-    return group;
-}
-
-static struct kvt_engine *
-open_in_world(const struct world *w, uint32_t role, uint32_t rank,
-              const char *const *settings)
-{
-    struct kvt_group group = replicated_group();
-    struct opening opening = { .role = role, .settings = settings, .groups = &group,
-                               .n_groups = 1, .world_size = N_RANKS, .rank = rank,
-                               .instance = w->instance };
-
-    return must_open(&w->scheduler, &opening);
-}
-
-static void
-open_rank(struct world *w, uint32_t r, const char *const *settings)
-{
-    w->ranks[r].engine = open_in_world(w, KVT_ROLE_WORKER, r, settings);
-    set_view(w->ranks[r].engine, 0, w->ranks[r].memory);
-}
-
-static void
-open_world(struct world *w, const char *const *settings)
-{
-    for (uint32_t r = 0; r < N_RANKS; r++)
-        open_rank(w, r, settings);
-    w->scheduler.engine = open_in_world(w, KVT_ROLE_SCHEDULER, 0, settings);
-}
-
-static void
 reopen_rank(struct world *w, uint32_t r, const char *const *settings)
 {
-    close_rank(w, r);
+    close_engine(&w->ranks[r]);
     open_rank(w, r, settings);
 }
 
@@ -337,10 +265,7 @@ a_reset_takes_every_ranks_copy(void **state)
         write_all(w);
         assert_int_equal(promised(w), N_CHUNKS);
         assert_all_load(w);
-        for (uint32_t r = 0; r < N_RANKS; r++)
-            close_rank(w, r);
-        kvt_engine_close(w->scheduler.engine);
-        w->scheduler.engine = NULL;
+        close_world(w);
     }
 }
 
@@ -368,9 +293,7 @@ one_probe_finds_the_object_for_all_ranks(void **state)
     open_world(w, storage_only);
     write_all(w);
     (void)read_index(&w->scheduler, true);
-    close_rank(w, 0);
-    close_rank(w, 1);
-    kvt_engine_close(w->scheduler.engine);
+    close_world(w);
     lose_index(w->scheduler.dir.path);
     w->scheduler.engine = open_in_world(w, KVT_ROLE_SCHEDULER, 0, storage_only);
     assert_int_equal(promised(w), N_CHUNKS);
@@ -393,9 +316,7 @@ the_settings_select_the_rank_in_keys(void **state)
     assert_named(w, "model@2@0@");
     assert_int_equal(promised(w), N_CHUNKS);
     assert_all_load(w);
-    for (uint32_t r = 0; r < N_RANKS; r++)
-        close_rank(w, r);
-    kvt_engine_close(w->scheduler.engine);
+    close_world(w);
     open_world(w, own);
     write_chunks(&w->ranks[0], 0, N_CHUNKS); /* found under the first rank's name */
     assert_int_equal(promised(w), 0);
@@ -410,11 +331,10 @@ static void
 on_every_host_the_first_rank_writes_local_disk(void **state)
 {
     struct world *w = *state;
-    struct kvt_group group = replicated_group();
     char disk[400];
     const char *settings[] = { "remote_url=", disk, "max_local_disk_size=0.01", NULL };
     struct opening opening = { .role = KVT_ROLE_WORKER, .settings = settings,
-                               .groups = &group, .n_groups = 1,
+                               .groups = w->groups, .n_groups = 1,
                                .world_size = N_RANKS, .rank = 1, .local_ranks = 1 };
 
     snprintf(disk, sizeof disk, "local_disk=%s", w->scheduler.dir.path);
@@ -426,7 +346,7 @@ on_every_host_the_first_rank_writes_local_disk(void **state)
     assert_named(w, "model@1@0@");
 }
 
-#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, free_world)
 
 int
 main(void)

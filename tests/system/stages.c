@@ -3,22 +3,9 @@
  * Pipeline parallelism: the ranks of a stage hold the KV of the stage's layers, and a hit needs the
  * chunks of all stages.  Four workers in two stages and the scheduler are five engines of this
  * program. */
-#include "system/system-test.h"
-
 #define N_RANKS 4u
 #define N_STAGES 2u
-#define PER_STAGE (N_RANKS / N_STAGES)
-
-static const char *const storage_only[] = { NULL };
-static const char *const both[] = { "local_cpu=true", NULL };
-static const char *const memory_only[] = { "remote_url=", "local_cpu=true", NULL };
-
-struct world {
-    struct fixture scheduler;
-    struct fixture ranks[N_RANKS]; /* each with separate blocks */
-    char instance[64];
-    struct kvt_group groups[N_STAGES]; /* the group in each stage */
-};
+#include "system/world.h"
 
 /* Give the first stage n of the three layers, and the second stage the other layers. */
 static void
@@ -33,77 +20,11 @@ set_layers(struct world *w, uint32_t n)
 static int
 setup(void **state)
 {
-    static unsigned number;
-    struct world *w = calloc(1, sizeof *w);
+    struct world *w = new_world();
 
-    assert_non_null(w);
-    fixture_init(&w->scheduler);
-    for (uint32_t r = 0; r < N_RANKS; r++) {
-        w->ranks[r] = w->scheduler;
-        w->ranks[r].memory = calloc((size_t)N_LAYERS * N_BLOCKS, BLOCK_BYTES);
-        assert_non_null(w->ranks[r].memory);
-    }
-    snprintf(w->instance, sizeof w->instance, "stages-%d-%u", getpid(), number++);
-    for (uint32_t s = 0; s < N_STAGES; s++)
-        w->groups[s] = opaque_group();
     set_layers(w, 1);
     *state = w;
     return 0;
-}
-
-static void
-close_engine(struct fixture *f)
-{
-    kvt_engine_close(f->engine);
-    f->engine = NULL;
-}
-
-static void
-close_world(struct world *w)
-{
-    for (uint32_t r = 0; r < N_RANKS; r++)
-        close_engine(&w->ranks[r]);
-    close_engine(&w->scheduler);
-}
-
-static int
-teardown(void **state)
-{
-    struct world *w = *state;
-
-    close_world(w);
-    for (uint32_t r = 0; r < N_RANKS; r++)
-        free(w->ranks[r].memory);
-    fixture_fini(&w->scheduler);
-    free(w);
-    return 0;
-}
-
-static struct kvt_engine *
-open_in_world(const struct world *w, uint32_t role, uint32_t rank, const char *const *settings)
-{
-    struct opening opening = { .role = role, .settings = settings, .n_groups = 1, .rank = rank,
-                               .world_size = N_RANKS, .n_stages = N_STAGES,
-                               .groups = &w->groups[rank / PER_STAGE],
-                               .instance = w->instance };
-
-    return must_open(&w->scheduler, &opening);
-}
-
-static void
-open_workers(struct world *w, const char *const *settings)
-{
-    for (uint32_t r = 0; r < N_RANKS; r++) {
-        w->ranks[r].engine = open_in_world(w, KVT_ROLE_WORKER, r, settings);
-        set_view(w->ranks[r].engine, 0, w->ranks[r].memory);
-    }
-}
-
-static void
-open_world(struct world *w, const char *const *settings)
-{
-    open_workers(w, settings);
-    w->scheduler.engine = open_in_world(w, KVT_ROLE_SCHEDULER, 0, settings);
 }
 
 /* Replicated groups have equal bytes on the ranks of a stage; other groups on no two ranks. */
@@ -484,7 +405,7 @@ stages_that_differ_in_more_than_layers_are_refused(void **state)
     assert_non_null(strstr(kvt_last_error(), "n_stages 2 does not divide world_size 3"));
 }
 
-#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, teardown)
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, setup, free_world)
 
 int
 main(void)
