@@ -263,6 +263,31 @@ fixture_open_plain(struct fixture *f, const char *const *settings)
     set_view(f->engine, 0, f->memory);
 }
 
+/* Open the engine over a directory from which other hosts delete.  more: a setting, or NULL. */
+static inline void
+fixture_open_shared(struct fixture *f, const char *more)
+{
+    char url[400];
+    const char *const settings[] = { url, more, NULL };
+
+    snprintf(url, sizeof url, "remote_url=fault://shared=1/fs://%s", f->dir.path);
+    fixture_open(f, settings);
+}
+
+/* Open the scheduler, or a worker, of an engine of two ranks. */
+static inline struct kvt_engine *
+open_of_two(const struct fixture *f, uint32_t role, uint32_t rank, const char *const *settings,
+            const char *instance)
+{
+    struct opening o = { .role = role, .world_size = 2, .rank = rank, .settings = settings,
+                         .instance = instance };
+    struct kvt_engine *engine = must_open(f, &o);
+
+    if (role == KVT_ROLE_WORKER)
+        set_view(engine, 0, f->memory);
+    return engine;
+}
+
 static inline void
 fixture_fini(struct fixture *f)
 {
@@ -340,10 +365,16 @@ make_io(struct io *io, const struct kvt_seq *seq, uint32_t group, size_t first,
 }
 
 static inline void
+store_by(struct kvt_engine *engine, const struct kvt_group_io *ios, size_t n)
+{
+    if (kvt_engine_store(engine, ios, n) || kvt_engine_flush(engine, 60000))
+        fail_msg("%s", kvt_last_error());
+}
+
+static inline void
 store_and_flush(const struct fixture *f, const struct kvt_group_io *ios, size_t n)
 {
-    if (kvt_engine_store(f->engine, ios, n) || kvt_engine_flush(f->engine, 60000))
-        fail_msg("%s", kvt_last_error());
+    store_by(f->engine, ios, n);
 }
 
 /* Store the first n chunks from blocks 1 ... */

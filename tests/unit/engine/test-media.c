@@ -66,11 +66,8 @@ memory_for_prefetches_does_not_count(void **state)
 {
     struct fixture *f = *state;
     struct io io;
-    char url[400];
-    const char *const settings[] = { url, NULL };
 
-    snprintf(url, sizeof url, "remote_url=fault://shared=1/fs://%s", f->dir.path);
-    fixture_open(f, settings);
+    fixture_open_shared(f, NULL);
     store_prefix(f, 2);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     make_io(&io, seq, 0, 0, 2, 1);
@@ -117,11 +114,8 @@ static void
 storage_of_several_hosts_is_a_medium_of_its_own(void **state)
 {
     struct fixture *f = *state;
-    char url[400];
-    const char *const settings[] = { url, "local_cpu=true", NULL };
 
-    snprintf(url, sizeof url, "remote_url=fault://shared=1/fs://%s", f->dir.path);
-    fixture_open(f, settings);
+    fixture_open_shared(f, "local_cpu=true");
     store_prefix(f, 4);
     check_media(f, 4, KVT_MEDIUM_MEMORY | KVT_MEDIUM_SHARED_STORAGE);
 }
@@ -132,11 +126,8 @@ an_object_of_unknown_identity_does_not_count(void **state)
     struct fixture *f = *state;
     struct kvt__store_req req = { 0 };
     struct kvt_chunk chunk;
-    char url[400];
-    const char *const settings[] = { url, NULL };
 
-    snprintf(url, sizeof url, "remote_url=fault://shared=1/fs://%s", f->dir.path);
-    fixture_open(f, settings);
+    fixture_open_shared(f, NULL);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(kvt_seq_chunks(seq, 0, 1, &chunk), 0);
     kvt__fill_request(f->engine, 0, 0, &kvt__keyspace(f->engine, 0, 0)->space, &chunk, &req);
@@ -262,25 +253,6 @@ wrong_arguments_are_refused(void **state)
 
 /* ----------------------------------------------------------------------- ranks */
 
-static struct kvt_engine *
-open_rank(const struct fixture *f, uint32_t role, uint32_t rank, const char *instance)
-{
-    struct opening o = { .role = role, .world_size = 2, .rank = rank, .settings = with_memory,
-                         .instance = instance };
-    struct kvt_engine *engine = must_open(f, &o);
-
-    if (role == KVT_ROLE_WORKER)
-        set_view(engine, 0, f->memory);
-    return engine;
-}
-
-static void
-store_by(struct kvt_engine *worker, const struct kvt_group_io *io)
-{
-    assert_int_equal(kvt_engine_store(worker, io, 1), 0);
-    assert_int_equal(kvt_engine_flush(worker, 60000), 0);
-}
-
 static void
 a_chunk_counts_once_all_ranks_have_the_chunk(void **state)
 {
@@ -289,14 +261,14 @@ a_chunk_counts_once_all_ranks_have_the_chunk(void **state)
     struct io io;
 
     snprintf(instance, sizeof instance, "media-%d", (int)getpid());
-    struct kvt_engine *workers[2] = { open_rank(f, KVT_ROLE_WORKER, 0, instance),
-                                      open_rank(f, KVT_ROLE_WORKER, 1, instance) };
-    f->engine = open_rank(f, KVT_ROLE_SCHEDULER, 0, instance);
+    struct kvt_engine *workers[2] = { open_of_two(f, KVT_ROLE_WORKER, 0, with_memory, instance),
+                                      open_of_two(f, KVT_ROLE_WORKER, 1, with_memory, instance) };
+    f->engine = open_of_two(f, KVT_ROLE_SCHEDULER, 0, with_memory, instance);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     make_io(&io, seq, 0, 0, 3, 1);
-    store_by(workers[1], &io.io);
+    store_by(workers[1], &io.io, 1);
     check_media(f, 0, 0);
-    store_by(workers[0], &io.io);
+    store_by(workers[0], &io.io, 1);
     check_media(f, 3, BOTH);
     kvt_engine_close(workers[1]);
     check_media(f, 3, KVT_MEDIUM_STORAGE);

@@ -187,11 +187,8 @@ storage_that_other_hosts_delete_from_takes_no_pins(void **state)
 {
     struct fixture *f = *state;
     uint8_t out[N_PINNED];
-    char url[400];
-    const char *const settings[] = { url, NULL };
 
-    snprintf(url, sizeof url, "remote_url=fault://shared=1/fs://%s", f->dir.path);
-    fixture_open(f, settings);
+    fixture_open_shared(f, NULL);
     store_prefix(f, N_PINNED);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(pin(f->engine, seq, LONG, out), 0);
@@ -200,26 +197,13 @@ storage_that_other_hosts_delete_from_takes_no_pins(void **state)
     kvt_seq_free(seq);
 }
 
-static struct kvt_engine *
-open_rank(const struct fixture *f, uint32_t role, uint32_t rank)
-{
-    struct opening o = { .role = role, .world_size = 2, .rank = rank,
-                         .settings = small_storage };
-    struct kvt_engine *engine = must_open(f, &o);
-
-    if (role == KVT_ROLE_WORKER)
-        set_view(engine, 0, f->memory);
-    return engine;
-}
-
 static void
-store_by(struct kvt_engine *worker, const struct kvt_seq *seq, uint32_t n)
+store_first(struct kvt_engine *worker, const struct kvt_seq *seq, uint32_t n)
 {
     struct io io;
 
     make_io(&io, seq, 0, 0, n, 1);
-    assert_int_equal(kvt_engine_store(worker, &io.io, 1), 0);
-    assert_int_equal(kvt_engine_flush(worker, -1), 0);
+    store_by(worker, &io.io, 1);
 }
 
 static void
@@ -229,7 +213,7 @@ store_others_by(struct fixture *f, struct kvt_engine *worker)
         for (uint32_t i = 0; i < N_TOKENS; i++)
             f->tokens[i] += 1;
         struct kvt_seq *other = new_seq(f, N_TOKENS);
-        store_by(worker, other, N_CHUNKS);
+        store_first(worker, other, N_CHUNKS);
         kvt_seq_free(other);
     }
 }
@@ -238,20 +222,20 @@ static void
 a_chunk_that_a_rank_lacks_is_pinned_for_no_rank(void **state)
 {
     struct fixture *f = *state;
-    struct kvt_engine *workers[2] = { open_rank(f, KVT_ROLE_WORKER, 0),
-                                      open_rank(f, KVT_ROLE_WORKER, 1) };
+    struct kvt_engine *workers[2] = { open_of_two(f, KVT_ROLE_WORKER, 0, small_storage, NULL),
+                                      open_of_two(f, KVT_ROLE_WORKER, 1, small_storage, NULL) };
     uint8_t out[N_PINNED];
 
-    f->engine = open_rank(f, KVT_ROLE_SCHEDULER, 0);
+    f->engine = open_of_two(f, KVT_ROLE_SCHEDULER, 0, small_storage, NULL);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
-    store_by(workers[0], seq, N_PINNED);
+    store_first(workers[0], seq, N_PINNED);
     assert_int_equal(pin(f->engine, seq, LONG, out), 0);
     for (size_t i = 0; i < N_PINNED; i++)
         assert_int_equal(out[i], 0);
     store_others_by(f, workers[0]);
-    store_by(workers[1], seq, N_PINNED);
+    store_first(workers[1], seq, N_PINNED);
     assert_int_equal(n_present(f, seq), 0); /* rank 0's parts were evicted */
-    store_by(workers[0], seq, N_PINNED);
+    store_first(workers[0], seq, N_PINNED);
     must_pin(f->engine, seq, LONG, KVT_MEDIUM_STORAGE);
     store_others_by(f, workers[0]);
     store_others_by(f, workers[1]);
