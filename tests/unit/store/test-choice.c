@@ -3,13 +3,12 @@
  * remote_serde: auto: the calibration, the choice by the measured rates, and the revision.  The
  * monotonic clock of the test stands still until the test, a transfer of the calibration or a codec
  * moves the clock. */
+#include "still-clock.h"
 #include "store-test.h"
 #include "wrapped-frame.h"
 
 #define MIB ((uint64_t)1 << 20)
 
-static int64_t now_ns;
-static int64_t tick_ns; /* duration of a read of the clock */
 static int64_t put_ns, get_ns, encode_ns, decode_ns; /* duration of a call */
 static int put_error;     /* result of kvt__tier_put() if not 0 */
 static size_t put_bytes[8]; /* size of each object of kvt__tier_put() */
@@ -18,8 +17,6 @@ static size_t encoded_bytes, decoded_bytes; /* of the last kvt__frame_encode() *
 static char last_info[512];
 static unsigned n_infos;
 
-int __real_clock_gettime(clockid_t clock, struct timespec *out);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
 int __real_kvt__tier_put(struct kvt__tier *tier, const struct kvt__object *object,
                          const struct kvt__slot *slot, uint32_t crc);
 int __wrap_kvt__tier_put(struct kvt__tier *tier, const struct kvt__object *object,
@@ -28,16 +25,6 @@ int __real_kvt__tier_get(struct kvt__tier *tier, const struct kvt__object *objec
                          const struct kvt__slot *slot, struct kvt__found *found);
 int __wrap_kvt__tier_get(struct kvt__tier *tier, const struct kvt__object *object,
                          const struct kvt__slot *slot, struct kvt__found *found);
-
-int
-__wrap_clock_gettime(clockid_t clock, struct timespec *out)
-{
-    if (clock != CLOCK_MONOTONIC)
-        return __real_clock_gettime(clock, out);
-    now_ns += tick_ns;
-    *out = kvt__timespec(now_ns);
-    return 0;
-}
 
 /* Use the margins of the slot, as a tier may, and store the object. */
 int

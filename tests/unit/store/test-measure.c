@@ -2,27 +2,14 @@
  *
  * The codecs are measured with a chunk in memory.  The monotonic clock of the test stands still
  * until a codec moves the clock. */
-#include "base/clock.h"
 #include "copy-test.h"
+#include "still-clock.h"
 #include "wrapped-frame.h"
 
-static int64_t now_ns = 1000 * KVT__NS_PER_S;
 static const int64_t *pass_ms; /* duration of each pass of a codec; NULL: 0 */
 static unsigned n_encodes[KVT__N_SERDES];
 static bool fails_to_decode;
 static void (*alter)(unsigned char *chunk); /* changes each decoded chunk; may be NULL */
-
-int __real_clock_gettime(clockid_t clock, struct timespec *out);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
-
-int
-__wrap_clock_gettime(clockid_t clock, struct timespec *out)
-{
-    if (clock != CLOCK_MONOTONIC)
-        return __real_clock_gettime(clock, out);
-    *out = kvt__timespec(now_ns);
-    return 0;
-}
 
 size_t
 __wrap_kvt__frame_encode(enum kvt__serde serde, const struct kvt__chunk_shape *shape,

@@ -1,25 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The measured speed of loads from a storage.  The clock stands still until the test moves the
- * clock. */
+ * The measured speed of loads from a storage. */
+#include "still-clock.h"
 #include "store-test.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define MS KVT__NS_PER_MS
-
-static int64_t now_ns;
-
-int __real_clock_gettime(clockid_t clock, struct timespec *out);
-int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
-
-int
-__wrap_clock_gettime(clockid_t clock, struct timespec *out)
-{
-    if (clock != CLOCK_MONOTONIC)
-        return __real_clock_gettime(clock, out);
-    *out = kvt__timespec(now_ns);
-    return 0;
-}
 
 static int
 setup(void **state)
