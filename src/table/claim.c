@@ -104,7 +104,7 @@ fill(struct kvt__table *t, uint32_t entry, const struct plan *p)
     TB_STORE(&t->hot[entry].lease, tb_next_life(TB_LOAD(&t->hot[entry].lease)));
     TB_STORE(&t->cold[entry].hash, hash->bits[0]);
     TB_STORE(&t->cold[entry].packed,
-             tb_pack(p->record->bytes, hash->form));
+             tb_pack(p->record->bytes, hash->form, tb_note_expiry(t, p->record->expires_ns)));
     TB_STORE(&t->cold[entry].recency, now_recency(t, p->record));
     for (int i = 0; t->wide && i < KVT__HASH_WORDS - 1; i++)
         TB_STORE(&t->wide[entry].bits[i], hash->bits[i + 1]);
@@ -153,6 +153,20 @@ end_life(struct tb_hot *e)
     return false;
 }
 
+/* Add to a change: the entry lives at most until expires_ns.  If the process of a claim dies, the
+ * entry may describe the old or the new object, so the earlier end counts. */
+static void
+shorten(struct tb_change *c, uint32_t entry, int64_t expires_ns)
+{
+    struct kvt__table *t = c->table;
+    uint64_t packed = TB_LOAD(&t->cold[entry].packed);
+    int64_t old_ns = tb_expires_ns(tb_expiry(packed), kvt__wall_ns());
+
+    if (expires_ns && (!old_ns || expires_ns < old_ns))
+        tb_set64(c, &t->cold[entry].packed,
+                 tb_with_expiry(packed, tb_note_expiry(t, expires_ns)));
+}
+
 /* Make a READY entry CLAIMED.  The claim writes the word and then reads the lease; a reader
  * writes the lease and then reads the word.  So either the claim sees the lease, or the reader
  * sees the claim.  0; -EBUSY: a lease holds, and force is false. */
@@ -168,8 +182,10 @@ claim_ready(struct tb_change *c, uint32_t entry, enum kvt__claim_kind kind, bool
         return -EBUSY;
     word = tb_next_word(word, TB_CLAIMED, t->owner);
     begin_claim(c, entry, word, kind, out);
-    if (kind == KVT__CLAIM_REPLACE)
+    if (kind == KVT__CLAIM_REPLACE) {
         tb_set64(c, &h->used_bytes, TB_LOAD(&h->used_bytes) + out->bytes);
+        shorten(c, entry, out->expires_ns);
+    }
     kvt__tb_commit(c);
     if (!end_life(&t->hot[entry]) || force)
         return 0;
@@ -189,6 +205,23 @@ has_room(const struct kvt__table *t, uint64_t bytes, uint64_t freed)
         return true;
     bytes -= freed;
     return !limit || (bytes <= limit && used <= limit - bytes);
+}
+
+/* Return true if the record replaces an expired entry.  A listing and a file of the index do not
+ * replace the entry: the entry stays until its object is deleted. */
+static bool
+may_renew(const struct kvt__record *record)
+{
+    return !(record->flags & (TB_ONLY_NEW | KVT__TABLE_UNREAD));
+}
+
+static bool
+is_expired(const struct kvt__table *t, uint32_t entry)
+{
+    int64_t wall = kvt__wall_ns();
+    int64_t end = tb_expires_ns(tb_expiry(TB_LOAD(&t->cold[entry].packed)), wall);
+
+    return end && end <= wall;
 }
 
 /* Return true if the entry of the name already describes the record. */
@@ -237,7 +270,8 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
         p->blocker = tb_owner(TB_LOAD(&t->hot[entry].word));
         return -EBUSY;
     }
-    bool overwrites = p->record->flags & KVT__TABLE_OVERWRITE;
+    bool overwrites = p->record->flags & KVT__TABLE_OVERWRITE ||
+                      (entry != TB_NONE && may_renew(p->record) && is_expired(t, entry));
     if (entry != TB_NONE && !overwrites && (p->record->flags & TB_ONLY_NEW ||
                                             is_present(t, entry, p->record))) {
         if (publishes && p->record->flags & KVT__TABLE_FOUND)
@@ -252,7 +286,8 @@ claim_locked(struct tb_change *c, struct plan *p, bool publishes, struct kvt__cl
                   frees ? tb_bytes(TB_LOAD(&t->cold[entry].packed)) : 0))
         return -ENOSPC;
     *out = (struct kvt__claim){ .number = number, .bytes = p->record->bytes,
-                                .id = p->record->id, .flags = p->record->flags };
+                                .id = p->record->id, .flags = p->record->flags,
+                                .expires_ns = p->record->expires_ns };
     if (entry == TB_NONE) {
         kvt__tb_split_chain(c);
         return tb_is_usable(t) ? claim_new(c, p, out) : -ESTALE;

@@ -63,7 +63,8 @@ replace(struct tb_change *c, const struct kvt__claim *claim)
     tb_set64(c, &e->id[0], id[0]);
     tb_set64(c, &e->id[1], id[1]);
     tb_set64(c, &t->cold[claim->entry].packed,
-             tb_pack(claim->bytes, (enum kvt__hash_form)(packed >> 62)));
+             tb_pack(claim->bytes, (enum kvt__hash_form)(packed >> 62),
+                     tb_note_expiry(t, claim->expires_ns)));
     kvt__tb_decrease(c, &t->header->used_bytes, tb_bytes(packed));
 }
 

@@ -63,7 +63,9 @@ struct tb_header {
     uint32_t n_listing_requests; /* calls of kvt__table_request_listing() */
     uint32_t restored;     /* 1: this table has read or written the file `snapshot` */
     uint32_t area_version; /* version of the area's layout; 0: the file has no area */
-    uint32_t reserved1[5];
+    uint32_t expires;      /* 1: an entry has, or had, a time to live */
+    uint32_t expired_s;    /* monotonic time, in seconds, of the last search for expired entries */
+    uint32_t reserved1[3];
 
     uint32_t lock;         /* word of the lock, see lock.c */
     uint32_t n_redo;       /* values of the redo record that must be applied */
@@ -157,7 +159,8 @@ struct tb_hot {
 };
 
 /* The other fields of an entry.
- * packed: bits 0-39 bytes of the object, 62-63 form of the hash.
+ * packed: bits 0-39 bytes of the object, 40-61 end of the time to live (see tb_expires_ns()), 62-63
+ * form of the hash.
  * recency: time of the last use (FIFO: of the claim), wall clock, ns; bits 0-11: number of
  * uses. */
 struct tb_cold {
@@ -311,10 +314,58 @@ tb_bytes(uint64_t packed)
     return packed & (TB_MAX_BYTES - 1);
 }
 
+/* The end of a time to live: wall clock in units of 16 s, modulo 2^22; 0: none.  An end is at most
+ * TB_TTL_MAX ahead of the clock, and any other value is in the past.  An entry that stays for 596
+ * days after its end would have an end in the future again; a search for expired entries runs
+ * every TB_EXPIRED_S seconds.  If the clock is set back, the entry lives longer, but never longer
+ * than TB_TTL_MAX. */
+#define TB_EXPIRY_SHIFT 40
+#define TB_EXPIRY UINT64_C(0x3fffff)
+#define TB_TTL_UNIT_NS (INT64_C(16) * 1000000000)
+#define TB_TTL_MAX (KVT__TABLE_TTL_MAX_S / 16)
+#define TB_EXPIRED_S 15u
+
 static inline uint64_t
-tb_pack(uint64_t bytes, enum kvt__hash_form form)
+tb_expiry(uint64_t packed)
 {
-    return bytes | (uint64_t)form << 62;
+    return packed >> TB_EXPIRY_SHIFT & TB_EXPIRY;
+}
+
+static inline uint64_t
+tb_with_expiry(uint64_t packed, uint64_t expiry)
+{
+    return (packed & ~(TB_EXPIRY << TB_EXPIRY_SHIFT)) | expiry << TB_EXPIRY_SHIFT;
+}
+
+/* Return the field for a time in ns, rounded down; a time in the past becomes wall_ns, the present
+ * time.  0 ns: no end. */
+static inline uint64_t
+tb_expiry_from_ns(int64_t expires_ns, int64_t wall_ns)
+{
+    int64_t now = wall_ns / TB_TTL_UNIT_NS, end = expires_ns / TB_TTL_UNIT_NS;
+
+    if (!expires_ns)
+        return 0;
+    end = end < now ? now : end > now + TB_TTL_MAX ? now + TB_TTL_MAX : end;
+    return (uint64_t)end & TB_EXPIRY ? (uint64_t)end & TB_EXPIRY : TB_EXPIRY;
+}
+
+/* Return the end of a time to live in ns; 0: none.  expiry: as tb_expiry(). */
+static inline int64_t
+tb_expires_ns(uint64_t expiry, int64_t wall_ns)
+{
+    int64_t now = wall_ns / TB_TTL_UNIT_NS;
+    int64_t left = (int64_t)((expiry - (uint64_t)now) & TB_EXPIRY);
+
+    if (!expiry)
+        return 0;
+    return (now + left - (left > TB_TTL_MAX ? (int64_t)TB_EXPIRY + 1 : 0)) * TB_TTL_UNIT_NS;
+}
+
+static inline uint64_t
+tb_pack(uint64_t bytes, enum kvt__hash_form form, uint64_t expiry)
+{
+    return bytes | expiry << TB_EXPIRY_SHIFT | (uint64_t)form << 62;
 }
 
 /* A link of a chain: bits 0-24 entry, 25-30 the first bits of the hash of the entry's name,

@@ -89,6 +89,16 @@ tb_is_writer(const struct kvt__table *t)
     return t->owner < TB_N_OWNERS;
 }
 
+/* Return the end of a time to live for tb_pack(), and note in the table that an entry has a time to
+ * live.  0 ns: no end. */
+static inline uint64_t
+tb_note_expiry(const struct kvt__table *t, int64_t expires_ns)
+{
+    if (expires_ns)
+        TB_STORE(&t->header->expires, 1);
+    return tb_expiry_from_ns(expires_ns, kvt__wall_ns());
+}
+
 static inline struct tb_claim *
 tb_claim_at(const struct kvt__table *t, unsigned owner, uint32_t number)
 {

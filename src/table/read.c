@@ -24,6 +24,7 @@ kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out
     *out = (struct kvt__record){
         .hash = { .form = (enum kvt__hash_form)(packed >> 62) },
         .bytes = tb_bytes(packed), .space = tb_space(word),
+        .expires_ns = tb_expiry(packed) ? tb_expires_ns(tb_expiry(packed), kvt__wall_ns()) : 0,
         .flags = (uint32_t)((word & TB_FLAGS) >> TB_FLAGS_SHIFT),
         .recency_ns = (int64_t)(recency & ~TB_USES),
         .n_uses = (uint32_t)(recency & TB_USES), .entry = entry, .word = word };
@@ -33,6 +34,12 @@ kvt__tb_read(const struct kvt__table *t, uint32_t entry, struct kvt__record *out
         for (int i = 0; i < KVT__HASH_WORDS - 1; i++)
             out->hash.bits[i + 1] = TB_LOAD(&t->wide[entry].bits[i]);
     return TB_LOAD(&e->word) == word;
+}
+
+bool
+kvt__table_is_expired(const struct kvt__record *record)
+{
+    return record->expires_ns && record->expires_ns <= kvt__wall_ns();
 }
 
 bool
@@ -73,15 +80,17 @@ bool
 kvt__table_find(const struct kvt__table *t, const struct kvt__name *name,
                 const struct kvt__id *id, struct kvt__record *out)
 {
+    struct kvt__record record;
     uint64_t word;
 
+    out = out ? out : &record;
     for (int i = 0; i < TRIES; i++) {
         uint32_t entry = kvt__tb_find(t, name, id, &word);
 
         if (entry == TB_NONE)
             return false;
-        if (!out || (kvt__tb_read(t, entry, out) && out->word == word))
-            return true;
+        if (kvt__tb_read(t, entry, out) && out->word == word)
+            return !kvt__table_is_expired(out);
     }
     return false;
 }
@@ -188,6 +197,11 @@ lease(struct kvt__table *t, const struct kvt__name *name, const struct kvt__id *
             return false;
         if (!lease_entry(t, entry, word, until_ns, now, holder, out ? out : &record))
             continue;
+        if (kvt__table_is_expired(out ? out : &record)) {
+            if (holder && out)
+                kvt__table_unlease(t, &out->lease);
+            return false;
+        }
         kvt__tb_mark_used(t, entry);
         return true;
     }

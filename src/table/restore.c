@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/error.h"
 #include "table/private.h"
@@ -95,7 +96,9 @@ take_entry(struct reader *r, uint64_t head)
          !take(r, &name.hash.bits[1], sizeof name.hash.bits - sizeof name.hash.bits[0])))
         return -EBADMSG;
     name.digest = space < TB_N_SPACES ? r->digests[space] : 0;
-    struct kvt__record record = { .bytes = tb_bytes(e.packed), .flags = flags };
+    struct kvt__record record = {
+        .bytes = tb_bytes(e.packed), .flags = flags,
+        .expires_ns = tb_expires_ns(tb_expiry(e.packed), kvt__wall_ns()) };
     memcpy(record.id.b, e.id, sizeof e.id);
     r->n_entries++;
     return !r->enters ? 0

@@ -98,7 +98,8 @@ put_entry(void *ctx, const struct kvt__record *r)
     struct writer *w = ctx;
     struct sn_entry e = { .head = SN_ENTRY | (uint64_t)r->flags << 8 |
                                   (uint64_t)r->space << 32,
-                          .packed = tb_pack(r->bytes, r->hash.form),
+                          .packed = tb_pack(r->bytes, r->hash.form,
+                                            tb_expiry_from_ns(r->expires_ns, kvt__wall_ns())),
                           .recency = (uint64_t)r->recency_ns | r->n_uses,
                           .hash = r->hash.bits[0] };
 

@@ -176,6 +176,9 @@ struct kvt__name {
 
 #define KVT__TABLE_UNREAD 1u  /* an object of this name may exist; its identity is unknown */
 #define KVT__TABLE_FOREIGN 2u /* the object carries no identity */
+#define KVT__TABLE_TTL_MAX_S (INT64_C(180) * 24 * 3600) /* the longest time to live */
+#define KVT__EXPIRED INT64_C(1) /* an end of a time to live in the past */
+
 #define KVT__TABLE_OVERWRITE 4u /* claim: the new object replaces the object of a READY entry of
                                  * the name even if the identity is equal or a lease holds */
 #define KVT__TABLE_FOUND 8u /* claim: the object exists already, so the budget needs room only
@@ -199,6 +202,8 @@ struct kvt__record {
     uint32_t flags;     /* KVT__TABLE_* */
     int64_t recency_ns; /* last use, wall clock, a multiple of 4096; FIFO: the claim */
     uint32_t n_uses;    /* at most 4095 */
+    int64_t expires_ns; /* end of the time to live, wall clock, rounded down to 16 s; 0: none.
+                         * The table finds and leases no entry after the end */
     uint32_t entry;     /* entry and word identify this version of the entry */
     uint64_t word;
     struct kvt__lease lease; /* after kvt__table_lease(): the new lease; otherwise no lease */
@@ -209,8 +214,9 @@ struct kvt__record {
 void kvt__table_prefetch(const struct kvt__table *table, const struct kvt__name *names,
                          size_t n);
 
-/* Return true if the name has a READY entry, and copy the entry to out.  id: only an entry with
- * this identity; NULL: an entry with any identity, also an UNREAD entry.  out: may be NULL. */
+/* Return true if the name has a READY entry that has not expired, and copy the entry to out.  id:
+ * only an entry with this identity; NULL: an entry with any identity, also an UNREAD entry.  out:
+ * may be NULL. */
 bool kvt__table_find(const struct kvt__table *table, const struct kvt__name *name,
                      const struct kvt__id *id, struct kvt__record *out);
 
@@ -229,6 +235,20 @@ void kvt__table_unlease(struct kvt__table *table, const struct kvt__lease *lease
 
 /* Return true unless the lease is void. */
 bool kvt__table_has_lease(const struct kvt__table *table, const struct kvt__lease *lease);
+
+/* Give the READY entry `seen` a longer time to live: until expires_ns, or without end if expires_ns
+ * is 0.  No effect if the entry lives at least as long, or has changed since the caller read
+ * `seen`. */
+void kvt__table_prolong(struct kvt__table *table, const struct kvt__record *seen,
+                        int64_t expires_ns);
+
+/* Return true if the time to live of a copied entry has ended. */
+bool kvt__table_is_expired(const struct kvt__record *record);
+
+/* Return true if it is time to search the table for expired entries: an entry has a time to live,
+ * and no process has begun a search in the last 15 s.  The caller then calls kvt__table_each(),
+ * which also reads expired entries. */
+bool kvt__table_begin_expiry(struct kvt__table *table);
 
 /* Extend the lease of an entry to until_ns (as kvt__table_lease()) without a new holder, and
  * mark the entry used.  The extension also ends when the last holder ends the lease.  No effect
@@ -310,12 +330,14 @@ struct kvt__claim {
     enum kvt__claim_kind kind;
     struct kvt__id id;
     uint32_t flags;
+    int64_t expires_ns;
     const struct kvt__table *table; /* NULL: the claim ended */
 };
 
-/* Claim a name for a new object.  record: id, bytes, flags, n_uses and recency_ns (0: now) of
- * the object.  text: the text of the name's space; NULL if name->digest is 0.  0; errors,
- * which leave no claim:
+/* Claim a name for a new object.  record: id, bytes, flags, n_uses, expires_ns and recency_ns (0:
+ * now) of the object.  An expired entry of the name is replaced, leased or not, unless the record is
+ * UNREAD.  text: the text of the name's space; NULL if name->digest is 0.  0; errors, which leave no
+ * claim:
  *   -EEXIST    the name has a READY entry with this identity and without UNREAD
  *   -EBUSY     another claim of the name is in progress, or the entry has a lease and
  *              another identity
@@ -364,10 +386,10 @@ int kvt__table_enter(struct kvt__table *table, const struct kvt__name *name,
 /* Return true if the caller accepts the entry as a victim. */
 typedef bool (*kvt__table_filter_fn)(void *ctx, const struct kvt__record *record);
 
-/* Copy up to n (at most KVT__TABLE_VICTIMS) victims to out, the first victim of the policy
- * first.  Victims are chosen from a sample of the READY entries without a lease.  filter: choose
- * only entries for which the function returns true; NULL: any entry.  Return the number of victims;
- * 0: the samples contain no victim.  Takes no lock. */
+/* Copy up to n (at most KVT__TABLE_VICTIMS) victims to out: expired entries, then the first victims
+ * of the policy.  Victims are chosen from a sample of the READY entries without a lease.  filter:
+ * choose only entries for which the function returns true; NULL: any entry.  Return the number of
+ * victims; 0: the samples contain no victim.  Takes no lock. */
 size_t kvt__table_victims(struct kvt__table *table, kvt__table_filter_fn filter, void *ctx,
                           struct kvt__record *out, size_t n);
 

@@ -114,6 +114,15 @@ prefetch_chains(const struct kvt__table *t, const struct kvt__record *victims, s
     kvt__tb_prefetch(t, hashes, n);
 }
 
+/* Return the key of an entry: an expired entry is evicted first, unless its recency is after the
+ * end, because kvt__table_make_last_victim() was called.  expires_ns: the end of the time to live,
+ * 0: none. */
+static uint64_t
+key_at(enum kvt__order order, uint64_t recency, int64_t expires_ns, int64_t wall_ns)
+{
+    return expires_ns <= wall_ns && (int64_t)recency < expires_ns ? 0 : key_of(order, recency);
+}
+
 /* Choose up to `max` victims among the entries at[0..n_at).  Returns the number of victims. */
 static size_t
 best_of(const struct kvt__table *t, const uint32_t *at, size_t n_at,
@@ -131,7 +140,9 @@ best_of(const struct kvt__table *t, const uint32_t *at, size_t n_at,
         if (is_evictable(t, at[i], now) &&
             (!filter || (kvt__tb_read(t, at[i], &record) && filter(ctx, &record))))
             n_best = insert(best, n_best, max, (struct sample){
-                key_of(t->order, recency_of(t, at[i], wall)), at[i] });
+                key_at(t->order, recency_of(t, at[i], wall),
+                       tb_expires_ns(tb_expiry(TB_LOAD(&t->cold[at[i]].packed)), wall), wall),
+                at[i] });
     return n_best;
 }
 
@@ -141,11 +152,13 @@ static size_t
 copy_unchanged(const struct kvt__table *t, const struct sample *best, size_t n_best,
                struct kvt__record *out)
 {
+    int64_t wall = kvt__wall_ns();
     size_t n = 0;
 
     for (size_t i = 0; i < n_best; i++)
         n += kvt__tb_read(t, best[i].entry, &out[n]) &&
-             key_of(t->order, (uint64_t)out[n].recency_ns | out[n].n_uses) == best[i].key;
+             key_at(t->order, (uint64_t)out[n].recency_ns | out[n].n_uses, out[n].expires_ns,
+                    wall) == best[i].key;
     return n;
 }
 
