@@ -65,7 +65,8 @@ main(int argc, char **argv)
     struct kvt_engine *engine = open_engine(argc > 1 ? argv[1] : "/var/tmp/kv-example");
     int32_t tokens[TOKENS], blocks[TOKENS / BLOCK];
     struct kvt_chunk chunks[TOKENS / CHUNK];
-    struct kvt_group_io io = { 0, TOKENS / CHUNK, chunks, blocks, TOKENS / BLOCK, NULL };
+    struct kvt_group_io io = { .n_chunks = TOKENS / CHUNK, .chunks = chunks, .blocks = blocks,
+                               .n_blocks = TOKENS / BLOCK };
     struct kvt_seq *seq;
     struct kvt_load *load;
     uint64_t hit;

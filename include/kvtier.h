@@ -263,6 +263,7 @@ struct kvt_op {
     uint32_t format;   /* LMCache's code of the memory format */
     uint32_t dtype;    /* LMCache's code of the dtype */
     uint32_t dims[4];  /* dimensions; unused: 0 */
+    int64_t expires_ns; /* out: end of the chunk's time to live, wall clock; 0: none */
 };
 
 /* Start n requests, all or none.  Requests run at the same time and in any order, also requests for
@@ -780,7 +781,16 @@ struct kvt_group_io {
     const int32_t *blocks;
     size_t n_blocks;
     const char *tags; /* the sequence's tags; see struct kvt_seq_extra */
+    /* A store: seconds from the store until the end of the chunks' time to live, at most
+     * KVT_TTL_MAX_S; 0: no end, or as max_ttl_seconds of the configuration says.  The end is
+     * rounded down to 16 s.  kvtier then serves the chunks no more, whatever leases or pins them,
+     * and deletes them within a minute.  If another store of a chunk wants a longer time, the
+     * longer time counts.  Chunks with a time to live are stored only in host memory and in
+     * storage from which only this host deletes. */
+    uint32_t ttl_seconds;
 };
+
+#define KVT_TTL_MAX_S 15552000u
 
 /* Media of kvt_engine_media(). */
 #define KVT_MEDIUM_MEMORY 1u         /* host memory, private or shared */

@@ -176,6 +176,7 @@ class GroupIo(Structure):
         ("blocks", c_void_p),
         ("n_blocks", c_size_t),
         ("tags", c_char_p),
+        ("ttl_seconds", c_uint32),
     ]
 
 
@@ -198,6 +199,7 @@ class Op(_Sized):
         ("format", c_uint32),
         ("dtype", c_uint32),
         ("dims", c_uint32 * 4),
+        ("expires_ns", c_int64),
     ]
 
 
@@ -444,12 +446,12 @@ class Load:
 
 
 def _group_ios(ios):
-    """Convert [(group, chunks, blocks, tags)], with chunks as bytes and blocks as int32 in
-    bytes, for C.  Return the array, and a list of objects that must live as long as C uses
-    the array."""
+    """Convert [(group, chunks, blocks, tags)], or [(group, chunks, blocks, tags, ttl)] for
+    stores, with chunks as bytes and blocks as int32 in bytes, for C.  Return the array, and a
+    list of objects that must live as long as C uses the array."""
     out = (GroupIo * len(ios))()
     keep = []
-    for c, (group, chunks, blocks, tags) in zip(out, ios):
+    for c, (group, chunks, blocks, tags, *ttl) in zip(out, ios):
         chunk_words = array("q")
         chunk_words.frombytes(chunks)
         block_ids = array("i")
@@ -460,6 +462,7 @@ def _group_ios(ios):
         c.chunks = chunk_words.buffer_info()[0]
         c.blocks, c.n_blocks = block_ids.buffer_info()
         c.tags = _bytes(tags)
+        c.ttl_seconds = ttl[0] if ttl else 0
     return out, keep
 
 

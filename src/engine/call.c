@@ -24,6 +24,9 @@ check_io(const struct kvt_engine *engine, const struct kvt__call_kind *kind, siz
     if (io->group >= engine->n_groups || !engine->groups[io->group].view.base)
         return kvt__fail(EINVAL, "%s: ios[%zu]: group %u does not exist or has no view; call "
                          "kvt_engine_set_view() first.", kind->name, i, io->group);
+    if (io->ttl_seconds > KVT_TTL_MAX_S)
+        return kvt__fail(EINVAL, "%s: ios[%zu]: ttl_seconds is %u and must be at most %u.",
+                         kind->name, i, io->ttl_seconds, KVT_TTL_MAX_S);
     const struct kvt__view *view = &engine->groups[io->group].view;
     for (uint32_t c = 0; c < io->n_chunks; c++) {
         uint32_t n = io->chunks[c].n_tokens;
@@ -90,6 +93,8 @@ describe(struct kvt__call *call, const struct kvt_group_io *ios)
             item->req.is_prefetch = template->is_prefetch;
             item->req.is_wanted = template->is_wanted;
             item->req.on_done = template->on_done;
+            if (template->op == KVT__TIER_PUT)
+                item->req.expires_ns = kvt__store_expiry(e->store, io->ttl_seconds);
             kvt__fill_request(e, e->rank, io->group, space, &io->chunks[c], &item->req);
             if (call->kind->has_blocks)
                 blocks += kvt__view_blocks(kvt__item_view(item), item->req.tokens);

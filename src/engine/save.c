@@ -152,9 +152,9 @@ acquire_slot(struct kvt_engine *e, uint64_t bytes, struct kvt__slot *out)
 /* Return true if the store needs no bytes of the chunk.  With load_policy: faster, host memory gets
  * a chunk that the lookup left in slow storage; the storage has the chunk and ignores the PUT. */
 static bool
-is_stored(struct kvt_engine *e, const struct kvt__chunk_key *key)
+is_stored(struct kvt_engine *e, const struct kvt__chunk_key *key, int64_t expires_ns)
 {
-    return kvt__store_touch(e->store, key) &&
+    return kvt__store_touch(e->store, key, expires_ns) &&
            !(e->worth.is_on && e->memory_keeps && !kvt__store_find(e->store, key, KVT__IN_MEMORY));
 }
 
@@ -168,7 +168,7 @@ begin_save(struct kvt__item *item)
 
     if (!has_all_blocks(item))
         return false;
-    if (is_stored(e, &key)) {
+    if (is_stored(e, &key, item->req.expires_ns)) {
         kvt__count(&e->counters, KVT__N_store_known, 1);
         return false;
     }

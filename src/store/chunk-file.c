@@ -59,7 +59,7 @@ kvt__op_report(struct kvt_op *op, const struct kvt__found *found, bool verified)
     op->tokens = found->tokens;
     if (found->has_id)
         memcpy(op->id, found->id.b, sizeof op->id);
-    if (op->struct_size >= sizeof *op && found->has_shape) {
+    if (op->struct_size >= offsetof(struct kvt_op, expires_ns) && found->has_shape) {
         op->found |= KVT_FOUND_SHAPE;
         op->format = found->shape.format;
         op->dtype = found->shape.dtype;
@@ -73,7 +73,8 @@ kvt_file_parse(struct kvt_op *op)
     struct kvt__found found = { 0 };
     size_t at;
 
-    if (op->struct_size < sizeof *op || !op->key || (!op->buf && op->bytes))
+    if (op->struct_size < offsetof(struct kvt_op, expires_ns) || !op->key ||
+        (!op->buf && op->bytes))
         return kvt__fail(EINVAL, "kvt_file_parse: struct_size, key and buf must be set.");
     int err = parse_trailer(op->buf, op->bytes, &at, &found);
     if (err == -ENODATA)

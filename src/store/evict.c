@@ -183,6 +183,56 @@ make_room(struct kvt__level *level, struct kvt__table *index, uint64_t bytes)
     return 0;
 }
 
+/* ------------------------------------------------------------------- time to live */
+
+/* Delete an expired entry, in storage with its object, leased or not.  If the object cannot be
+ * deleted, the entry stays and a later search tries again. */
+static void
+expire(struct kvt__level *level, struct kvt__table *index, const struct kvt__record *seen)
+{
+    struct kvt__claim claim;
+
+    if (level->tier->in_memory) {
+        if (!kvt__table_forget(index, seen, true))
+            kvt__count_expired(level->store);
+        return;
+    }
+    if (kvt__table_evict(index, seen, true, &claim))
+        return;
+    if (remove_object_of(level, index, seen)) {
+        kvt__table_evicted(index, &claim);
+        kvt__count_expired(level->store);
+    } else {
+        kvt__table_abort(index, &claim);
+    }
+}
+
+struct expiry {
+    struct kvt__level *level;
+    struct kvt__table *index;
+};
+
+static bool
+expire_entry(void *ctx, const struct kvt__record *record)
+{
+    const struct expiry *x = ctx;
+
+    if (kvt__table_is_expired(record))
+        expire(x->level, x->index, record);
+    return !atomic_load(&x->level->store->stopping);
+}
+
+void
+kvt__level_expire(struct kvt__level *level)
+{
+    struct expiry x = { level, level->index };
+
+    assert(level->owner == level);
+    if (kvt__level_can_expire(level) && !atomic_load(&level->reads_only) &&
+        kvt__table_begin_expiry(x.index))
+        kvt__table_each(x.index, expire_entry, &x);
+}
+
 /* ------------------------------------------------------------------- tags */
 
 struct tags {

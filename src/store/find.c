@@ -3,6 +3,7 @@
  * Lookups in the indexes: find, lease and touch a chunk of host memory or storage. */
 #include <assert.h>
 
+#include "base/clock.h"
 #include "kvtier.h"
 #include "store/private.h"
 
@@ -77,9 +78,11 @@ lease(const struct kvt__store *store, int level, const struct kvt__chunk_key *ke
     return true;
 }
 
-/* Mark the chunk as used.  Return false if the level does not have the chunk. */
+/* Mark the chunk as used, and prolong the chunk's time to live.  Return false if the level does not
+ * have the chunk, or a PUT must rewrite the chunk. */
 static bool
-touch(const struct kvt__store *store, int level, const struct kvt__chunk_key *key)
+touch(const struct kvt__store *store, int level, const struct kvt__chunk_key *key,
+      int64_t expires_ns)
 {
     struct kvt__table *index = index_of(store, level, key->space);
     struct kvt__name name = name_of(store, level, key);
@@ -88,6 +91,10 @@ touch(const struct kvt__store *store, int level, const struct kvt__chunk_key *ke
     if (!find_in(store, level, index, key, &record) || record.flags & KVT__TABLE_UNREAD)
         return false;
     kvt__table_touch(index, &name, &record.id);
+    if (level != KVT__LEVEL_MEMORY &&
+        kvt__level_must_rewrite(&store->levels[level - 1], &record, expires_ns))
+        return false;
+    kvt__table_prolong(index, &record, expires_ns);
     return true;
 }
 
@@ -209,24 +216,34 @@ kvt__store_pin(struct kvt__store *store, const struct kvt__chunk_key *key, int64
 }
 
 bool
-kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key)
+kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key, int64_t expires_ns)
 {
-    bool stored = kvt__store_puts_in_storage(store, key->space);
+    bool stored = kvt__store_puts_in_storage(store, key->space, expires_ns);
     bool everywhere = stored || !kvt__memory_may_put(store);
     uint32_t have = 0; /* storage that needs no PUT of the chunk */
 
-    if (touch(store, KVT__LEVEL_MEMORY, key))
+    if (touch(store, KVT__LEVEL_MEMORY, key, expires_ns))
         everywhere = true;
     for (size_t i = 0; i < store->n_levels; i++) {
         const struct kvt__level *level = &store->levels[i];
 
-        if (touch(store, (int)i + 1, key) && kvt__level_replaces_put(level))
+        if (touch(store, (int)i + 1, key, expires_ns) && kvt__level_replaces_put(level))
             have |= kvt__level_bit(level);
     }
     for (size_t i = 0; i < store->n_storages; i++)
-        if (!(have >> i & 1) && kvt__level_may_put(&store->levels[i], key->space))
+        if (!(have >> i & 1) && kvt__level_may_put(&store->levels[i], key->space, expires_ns))
             everywhere = false;
     return everywhere;
+}
+
+int64_t
+kvt__store_expiry(const struct kvt__store *store, uint32_t ttl_s)
+{
+    uint32_t most = store->max_ttl_s;
+
+    if (most && (!ttl_s || ttl_s > most))
+        ttl_s = most;
+    return ttl_s ? kvt__wall_ns() + ttl_s * KVT__NS_PER_S : 0;
 }
 
 int

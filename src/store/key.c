@@ -68,7 +68,7 @@ puts_in_storage(const struct kvt__store_req *req)
 {
     for (size_t i = 0; i < req->store->n_storages; i++)
         if (!req->store->levels[i].tier->in_memory &&
-            kvt__level_may_put(&req->store->levels[i], req->space))
+            kvt__level_may_put(&req->store->levels[i], req->space, req->expires_ns))
             return true;
     return false;
 }
@@ -79,7 +79,7 @@ puts_in_storage(const struct kvt__store_req *req)
 static int
 put_begin(struct kvt__store_req *req, struct kvt__level *level)
 {
-    if (!kvt__level_may_put(level, req->space))
+    if (!kvt__level_may_put(level, req->space, req->expires_ns))
         return -EEXIST;
     if (level->tier->in_memory && !req->only_level && puts_in_storage(req)) {
         if (!look_up(req, level))
@@ -150,6 +150,19 @@ may_list(const struct kvt__level *level, const char *key)
     char slash = level->tier->slash;
 
     return slash != '/' && !strchr(key, '/') && strchr(key, slash);
+}
+
+/* Set req->expires_ns for a found object that may have a time to live.  0; -ENOENT with a sentence:
+ * the time has ended, or the index was lost with the time. */
+static int
+check_expiry(struct kvt__store_req *req, struct kvt__level *level)
+{
+    if (!level->tier->in_memory)
+        kvt__level_look_up(level, req);
+    if (!req->has_entry || kvt__lacks_expiry(req))
+        return kvt__fail(ENOENT, "%s: the chunk's time to live has ended.", req->by_key);
+    req->expires_ns = req->seen.expires_ns;
+    return 0;
 }
 
 /* Decode the chunk of a frame plane by plane, and compare the chunk with its checksum.  0;
@@ -287,6 +300,8 @@ kvt__key_end(struct kvt__store_req *req, struct kvt__level *level, int err)
         req->found = req->tier_op.found;
     else if (err == -ENOENT)
         req->found = (struct kvt__found){ 0 }; /* deleted after the probe */
+    if (!err && (req->found.expires || level->tier->in_memory))
+        err = check_expiry(req, level);
     if (req->op == KVT__TIER_REMOVE)
         delete_end(req, err);
     return !err && req->op == KVT__TIER_GET ? get_end(req, level) : err;

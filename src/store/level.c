@@ -28,7 +28,8 @@ look_up_chunk(struct kvt__level *level, struct kvt__store_req *req)
 
 /* Return true if the index has the chunk of a PUT.  If the chunk has no identity and the request
  * may not load the chunk, forget the entry for the PUT, unless another engine has a lease of the
- * chunk.  *replaces: another chunk has the name, and the PUT replaces its object. */
+ * chunk.  *replaces: another chunk has the name, or the chunk lives too short, and the PUT replaces
+ * the object. */
 static bool
 has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *replaces)
 {
@@ -40,11 +41,14 @@ has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *repl
     if (!kvt__table_find(index, &name, NULL, &record) ||
         record.flags & KVT__TABLE_UNREAD)
         return false;
-    *replaces = !kvt__store_accepts_id(level->store, &req->id, &record.id);
+    *replaces = !kvt__store_accepts_id(level->store, &req->id, &record.id) ||
+                kvt__level_must_rewrite(level, &record, req->expires_ns);
     if (*replaces)
         return false;
-    return kvt__store_accepts(level->store, req->space, req->needs_id, &record) ||
-           kvt__table_forget(index, &record, false);
+    if (!kvt__store_accepts(level->store, req->space, req->needs_id, &record))
+        return kvt__table_forget(index, &record, false);
+    kvt__table_prolong(index, &record, req->expires_ns);
+    return true;
 }
 
 /* Claim the name for a PUT into shared host memory.  There a claim never replaces an entry: after
@@ -64,8 +68,12 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
     record->flags = 0;
     int err = kvt__level_claim(level, req, record, out);
     if (!err && out->kind == KVT__CLAIM_REPLACE) {
-        kvt__table_abort(kvt__level_index(level), out);
-        err = -EEXIST;
+        uint32_t entry = out->entry;
+
+        kvt__table_abort(index, out);
+        err = kvt__table_read(index, entry, &old) && kvt__table_is_expired(&old) &&
+              !kvt__table_forget(index, &old, true)
+            ? kvt__level_claim(level, req, record, out) : -EEXIST;
     }
     return err == -EEXIST && req->overwrite
         ? kvt__fail(EBUSY, "%s: another process stores chunk %s now; store the chunk again.",
@@ -80,7 +88,7 @@ claim_for_put(struct kvt__level *level, const struct kvt__store_req *req,
               uint64_t stored_bytes, bool replaces, struct kvt__claim *out)
 {
     struct kvt__record record = {
-        .id = req->id, .bytes = stored_bytes,
+        .id = req->id, .bytes = stored_bytes, .expires_ns = req->expires_ns,
         .flags = req->overwrite || replaces ? KVT__TABLE_OVERWRITE : 0 };
 
     if (level->tier->in_memory)
@@ -105,6 +113,7 @@ has_in_other_encoding(const struct kvt__level *level, const struct kvt__store_re
         if (other != level && other->owner == level->owner && kvt__level_replaces_put(other) &&
             kvt__table_find(kvt__level_index(other), &name, NULL, &record) &&
             !(record.flags & KVT__TABLE_UNREAD) &&
+            !kvt__level_must_rewrite(other, &record, req->expires_ns) &&
             kvt__store_accepts_id(store, &req->id, &record.id) &&
             kvt__store_accepts(store, req->space, req->needs_id, &record))
             return true;
@@ -206,12 +215,14 @@ enter(struct kvt__level *level, const struct kvt__store_req *req,
 static int
 put_end(struct kvt__level *level, struct kvt__store_req *req, int err)
 {
-    struct kvt__record record = { .id = req->id, .bytes = bytes_of_put(level, req) };
+    struct kvt__record record = { .id = req->id, .bytes = bytes_of_put(level, req),
+                                  .expires_ns = req->expires_ns };
 
     kvt__choice_end(level->owner, KVT__PAUSE_WRITES, err ? 0 : record.bytes);
     kvt__encoded_release(req);
     if (!req->claim.table) /* without a claim, an eviction may have deleted the new object */
-        record = (struct kvt__record){ .bytes = record.bytes, .flags = KVT__TABLE_UNREAD };
+        record = (struct kvt__record){ .bytes = record.bytes, .flags = KVT__TABLE_UNREAD,
+                                       .expires_ns = req->expires_ns };
     kvt__circuit_end(level, KVT__PAUSE_WRITES, err);
     if (err) {
         kvt__table_abort(kvt__level_index(level), &req->claim);
@@ -235,7 +246,7 @@ kvt__level_copy_to_shared(struct kvt__store_req *req)
     for (size_t i = 0; i < store->n_storages; i++) {
         struct kvt__level *level = &store->levels[i];
 
-        if (level->tier->in_memory && kvt__level_may_put(level, req->space) &&
+        if (level->tier->in_memory && kvt__level_may_put(level, req->space, req->expires_ns) &&
             !kvt__slot_on_device(&req->slot) && !put_begin(level, req))
             (void)put_end(level, req, kvt__tier_put(level->tier, &req->object, &req->slot,
                                                     req->crc));
@@ -334,7 +345,7 @@ enter_found(struct kvt__level *level, const struct kvt__store_req *req)
     uint32_t flags = found->has_id ? 0
                    : can_be_chunk(level, req) ? KVT__TABLE_FOREIGN : KVT__TABLE_UNREAD;
     struct kvt__record record = {
-        .bytes = found->stored_bytes,
+        .bytes = found->stored_bytes, .expires_ns = req->has_entry ? req->seen.expires_ns : 0,
         .flags = flags | KVT__TABLE_FOUND | (req->has_entry ? KVT__TABLE_OVERWRITE : 0) };
     struct kvt__claim place;
 
@@ -362,6 +373,20 @@ correct_index(struct kvt__level *level, const struct kvt__store_req *req)
         return enter_found(level, req);
     if (req->has_entry)
         (void)kvt__table_forget(req->index, &req->seen, true);
+    return -ENOENT;
+}
+
+/* The tier has found an object whose time to live is lost: replace the entry by an expired entry,
+ * so that kvt__level_expire() deletes the object.  Returns -ENOENT. */
+static int
+drop_unbounded(struct kvt__level *level, const struct kvt__store_req *req)
+{
+    struct kvt__record record = { .bytes = req->tier_op.found.stored_bytes,
+                                  .flags = KVT__TABLE_UNREAD, .expires_ns = KVT__EXPIRED };
+
+    if (req->has_entry)
+        (void)kvt__table_forget(req->index, &req->seen, true);
+    enter(level, req, &record);
     return -ENOENT;
 }
 
@@ -480,6 +505,8 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
     kvt__speed_end(level->owner, req->bytes, !err);
     if (err == -ENOENT)
         (void)kvt__table_forget(req->index, &req->seen, true);
+    if (kvt__lacks_expiry(req) && (!err || err == -ESTALE))
+        return drop_unbounded(level, req);
     if (err == -ESTALE) {
         (void)correct_index(level, req);
         return -ENOENT;
@@ -490,6 +517,8 @@ get_end(struct kvt__level *level, struct kvt__store_req *req, int err)
         return err;
     req->verified = req->tier_op.found.has_id && !req->crc_pending;
     req->from_memory = level->tier->in_memory;
+    req->expires_ns = req->seen.expires_ns ? req->seen.expires_ns
+                                           : kvt__store_expiry(level->store, 0);
     (void)kvt__memory_keep(level->store, req, req->verified || req->crc_pending); /* if room */
     if (req->verified && !level->tier->in_memory)
         kvt__level_copy_to_shared(req);
@@ -529,6 +558,8 @@ probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
         (void)kvt__table_forget(req->index, &req->seen, true);
     if (err)
         return err;
+    if (kvt__lacks_expiry(req))
+        return drop_unbounded(level, req);
     err = correct_index(level, req);
     /* -EEXIST: another thread has entered the chunk, and the request succeeds. */
     return can_be_chunk(level, req) ? err : -ENOENT;
@@ -540,7 +571,7 @@ probe_end(struct kvt__level *level, const struct kvt__store_req *req, int err)
 static bool
 may_put(const struct kvt__level *level, const struct kvt__store_req *req)
 {
-    return kvt__level_may_put(level, req->space) ||
+    return kvt__level_may_put(level, req->space, req->expires_ns) ||
            (req->stores_raw & kvt__level_bit(level) && level->serde == KVT__SERDE_NAIVE &&
             level->owner != level && !level->no_put);
 }

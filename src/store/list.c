@@ -35,13 +35,27 @@ struct listing {
     bool is_complete; /* no object was left out because of a failure */
 };
 
+/* Enter an object.  An object with a time to live and an entry without end: the snapshot describes
+ * an older object of the name, and the end is lost. */
+static int
+enter_one(struct listing *l, const struct kvt__name *name, const struct kvt__record *record)
+{
+    struct kvt__record old;
+    int err = kvt__level_enter(l->level, l->index, name, record, l->space.text);
+
+    if (err == -EEXIST && record->expires_ns && kvt__table_find(l->index, name, NULL, &old) &&
+        !old.expires_ns && !kvt__table_forget(l->index, &old, true))
+        err = kvt__level_enter(l->level, l->index, name, record, l->space.text);
+    return err;
+}
+
 static void
 enter_batch(struct listing *l)
 {
     kvt__table_prefetch(l->index, l->names, l->n);
     for (size_t i = 0; i < l->n && !atomic_load(&l->level->store->stopping); i++) {
-        int err = kvt__level_enter(l->level, l->index, &l->names[i], &l->records[i],
-                                   l->space.text);
+        int err = enter_one(l, &l->names[i], &l->records[i]);
+
         l->n_entered += !err;
         /* -ENOSPC does not make the listing incomplete: a second listing would have no room
          * either. */
@@ -71,7 +85,7 @@ name_of(struct listing *l, const char *key, bool opaque, struct kvt__name *name)
 
 static void
 enter_object(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
-             int64_t mtime_ns)
+             int64_t mtime_ns, bool expires)
 {
     struct listing *l = ctx;
     struct kvt__record record = { .bytes = stored_bytes, .flags = KVT__TABLE_UNREAD,
@@ -80,6 +94,8 @@ enter_object(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
 
     if (atomic_load(&l->level->store->stopping) || !name_of(l, key, opaque, &name))
         return;
+    if (expires) /* if the index lacks the chunk, the end is lost: the upkeep deletes the chunk */
+        record.expires_ns = KVT__EXPIRED;
     if (mtime_ns < l->settled_ns) /* the entry may have another size: replace the size */
         record.flags |= KVT__TABLE_FOUND;
     l->names[l->n] = name;
@@ -158,12 +174,14 @@ save_snapshot(struct kvt__level *level)
 static void
 run_upkeep(struct kvt__store *store)
 {
+    kvt__memory_expire(store);
     for (size_t i = 0; i < store->n_storages && !atomic_load(&store->stopping); i++) {
         struct kvt__level *level = &store->levels[i];
 
         kvt__level_renew_index(level);
         (void)kvt__table_recover(level->index);
         kvt__level_list(level);
+        kvt__level_expire(level);
         save_snapshot(level);
         kvt__choice_revise(level);
     }

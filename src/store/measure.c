@@ -331,7 +331,8 @@ kvt_codec_measure(const struct kvt_op *op, kvt_codec_fn fn, void *ctx)
 {
     struct subject s;
 
-    if (op->struct_size < sizeof *op || !op->key || (!op->buf && op->found_bytes))
+    if (op->struct_size < offsetof(struct kvt_op, expires_ns) || !op->key ||
+        (!op->buf && op->found_bytes))
         return kvt__fail(EINVAL, "kvt_codec_measure: struct_size, key and buf must be set.");
     int err = describe(op, &s);
     for (int serde = KVT__SERDE_NAIVE + 1; !err && serde < KVT__N_SERDES; serde++) {

@@ -329,7 +329,7 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
         return -EEXIST;
     struct kvt__record record = {
         .id = req->id, .bytes = kvt__pool_footprint(m->pool, req->slot.bytes),
-        .flags = verified ? 0 : KVT__TABLE_FOREIGN };
+        .flags = verified ? 0 : KVT__TABLE_FOREIGN, .expires_ns = req->expires_ns };
     pthread_mutex_lock(&m->lock);
     forget_foreign_locked(store, req, &name);
     int err = claim_locked(m, &name, &record, &claim);
@@ -450,6 +450,29 @@ kvt__memory_get(struct kvt__store *store, struct kvt__store_req *req)
     kvt__pool_release(store->memory->pool, &c.slot);
     req->verified = !(seen.flags & KVT__TABLE_FOREIGN);
     return err ? -ENOENT : 0;
+}
+
+static bool
+expire_entry(void *ctx, const struct kvt__record *record)
+{
+    struct kvt__host_memory *m = ctx;
+
+    if (kvt__table_is_expired(record)) {
+        pthread_mutex_lock(&m->lock);
+        if (remove_locked(m, record, true))
+            kvt__count_expired(m->store);
+        pthread_mutex_unlock(&m->lock);
+    }
+    return true;
+}
+
+void
+kvt__memory_expire(struct kvt__store *store)
+{
+    struct kvt__host_memory *m = store->memory;
+
+    if (m && m->pool && kvt__table_begin_expiry(m->index))
+        kvt__table_each(m->index, expire_entry, m);
 }
 
 bool

@@ -99,6 +99,7 @@ struct kvt__store {
     struct kvt__exec *exec;
     struct kvt__counters *counters;
     bool refuse_unverified;
+    uint32_t max_ttl_s;   /* 0: no limit */
     char *store_location; /* as configured, or NULL */
     atomic_bool stopping; /* kvt__store_stop() was called: listings end */
     struct kvt__host_memory *memory; /* NULL: chunks do not stay in host memory */
@@ -354,6 +355,14 @@ kvt__store_accepts(const struct kvt__store *store, const struct kvt__space *spac
            kvt__store_accepts_foreign(store, space, needs_id);
 }
 
+/* Return true if the tier has found an object with a time to live, and the request's entry has no
+ * end: the index was lost, or the entry describes an older object. */
+static inline bool
+kvt__lacks_expiry(const struct kvt__store_req *req)
+{
+    return req->tier_op.found.expires && !(req->has_entry && req->seen.expires_ns);
+}
+
 /* Return true if a load of key accepts the chunk that an entry of the level's index describes.
  * level: a level number. */
 bool kvt__store_matches(const struct kvt__store *store, int level,
@@ -363,12 +372,35 @@ bool kvt__store_matches(const struct kvt__store *store, int level,
 bool kvt__level_covers(const struct kvt__level *level, enum kvt__where where,
                        const struct kvt__space *space);
 
-/* Return true if PUTs of this process store the space's chunks in the level. */
+/* Return true if the level keeps chunks with a time to live.  Other hosts do not know the time, and
+ * serve a chunk in multi-host storage for ever. */
 static inline bool
-kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *space)
+kvt__level_can_expire(const struct kvt__level *level)
 {
-    return !level->no_put && level->owner == level && (space->puts == KVT__PUTS_ALL ||
-                              (space->puts == KVT__PUTS_HOST && level->is_host_only));
+    return !level->tier->multi_host;
+}
+
+/* Return true if a PUT without end must replace the object of an entry with an end: the object has
+ * a mark, and such an object is never served without an end.  A later end needs no PUT, and memory
+ * has no marks. */
+static inline bool
+kvt__level_must_rewrite(const struct kvt__level *level, const struct kvt__record *record,
+                        int64_t expires_ns)
+{
+    return record->expires_ns && !expires_ns && !level->tier->in_memory;
+}
+
+/* Return true if PUTs of this process store the space's chunks in the level.  expires_ns: as in
+ * struct kvt__store_req. */
+static inline bool
+kvt__level_may_put(const struct kvt__level *level, const struct kvt__space *space,
+                   int64_t expires_ns)
+{
+    bool is_for_level = space->puts == KVT__PUTS_ALL ||
+                        (space->puts == KVT__PUTS_HOST && level->is_host_only);
+
+    return !level->no_put && level->owner == level && is_for_level &&
+           (!expires_ns || kvt__level_can_expire(level));
 }
 
 /* Return true if a chunk in the level makes a PUT into the level's storage needless: the chunk is
@@ -379,9 +411,10 @@ kvt__level_replaces_put(const struct kvt__level *level)
     return level->owner == level || !kvt__serde_is_lossy(level->serde);
 }
 
-/* Return true if PUTs of this process store the space's chunks in any storage. */
-bool kvt__store_puts_in_storage(const struct kvt__store *store,
-                                const struct kvt__space *space);
+/* Return true if PUTs of this process store the space's chunks in any storage.  expires_ns: as in
+ * struct kvt__store_req. */
+bool kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__space *space,
+                                int64_t expires_ns);
 
 /* Return true if the level's tier need not compute the CRC32C of the payload of a GET. */
 static inline bool
@@ -449,6 +482,9 @@ bool kvt__memory_acquire_chunk(struct kvt__store *store, struct kvt__store_req *
 /* Verify the payload of a request with is_in_place.  0; -EBADMSG with a sentence: the chunk was
  * corrupt and is removed from host memory, and the request has no slot. */
 int kvt__memory_verify(struct kvt__store *store, struct kvt__store_req *req);
+
+/* Release the expired chunks of this process, leased or not. */
+void kvt__memory_expire(struct kvt__store *store);
 
 /* ------------------------------------------------------------------- renew.c */
 
@@ -522,6 +558,17 @@ void kvt__level_make_space(struct kvt__level *level, const struct kvt__object *o
 bool kvt__level_delete_corrupt(struct kvt__level *level, struct kvt__table *index,
                                const struct kvt__record *seen, const struct kvt__object *object,
                                bool keep_object);
+
+/* Delete each expired chunk of the level with its entry, leased or not.  In storage with a private
+ * index another process may know a later end, and in multi-host storage such objects are copies;
+ * these chunks stay.  Blocks. */
+void kvt__level_expire(struct kvt__level *level);
+
+static inline void
+kvt__count_expired(const struct kvt__store *store)
+{
+    kvt__count(store->counters, KVT__N_expired_chunks, 1);
+}
 
 /* ------------------------------------------------------------------- list.c */
 

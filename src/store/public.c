@@ -87,9 +87,13 @@ check_puts(const struct kvt__store *store, const struct kvt__store_req *req)
     size_t used = 0;
 
     if (req->only_level
-        ? kvt__level_may_put(&store->levels[req->only_level - 1], req->space)
-        : kvt__store_puts_in_storage(store, req->space))
+        ? kvt__level_may_put(&store->levels[req->only_level - 1], req->space, req->expires_ns)
+        : kvt__store_puts_in_storage(store, req->space, req->expires_ns))
         return 0;
+    if (req->expires_ns && kvt__store_puts_in_storage(store, req->space, 0))
+        return kvt__fail(EINVAL, "nothing is stored: max_ttl_seconds is set, and storage that "
+                         "other hosts share cannot delete chunks in time. Add a local directory, "
+                         "or remove max_ttl_seconds.");
     for (size_t i = 0; i < store->n_storages && used < sizeof tiers; i++)
         used += (size_t)snprintf(tiers + used, sizeof tiers - used, "%s%s (%s)",
                                  i ? ", " : "", store->levels[i].location,
@@ -131,7 +135,7 @@ describe_copy(struct task *task)
     req->id_of_key = op->found & KVT_FOUND_KEY_ID;
     req->tokens = op->tokens;
     req->is_full = !op->tokens || op->tokens == task->store->chunk_tokens;
-    if (op->struct_size >= sizeof *op && op->found & KVT_FOUND_SHAPE) {
+    if (op->struct_size >= offsetof(struct kvt_op, expires_ns) && op->found & KVT_FOUND_SHAPE) {
         req->shape = (struct kvt__shape){ .format = op->format, .dtype = op->dtype };
         memcpy(req->shape.dims, op->dims, sizeof op->dims);
     }
@@ -165,6 +169,7 @@ describe(struct task *task)
         .verifies = op->kind == KVT_OP_VERIFY, .space = &task->space, .is_full = true,
         .id_of_key = true,
         .only_level = tier_of(op), .overwrite = true, .on_done = on_done,
+        .expires_ns = op->kind == KVT_OP_PUT ? kvt__store_expiry(task->store->store, 0) : 0,
         .slot = { .payload = op->buf, .bytes = op->bytes },
         .shape = { .format = 4, .dtype = 6, .dims = { (uint32_t)op->bytes } } };
     int err = describe_key(task);
@@ -184,6 +189,8 @@ report(struct task *task)
     assert(req->error.code <= 0);
     op->status = req->error.code;
     kvt__op_report(op, &req->found, req->verified);
+    if (op->struct_size >= sizeof *op)
+        op->expires_ns = op->status ? 0 : req->expires_ns;
     op->why[0] = '\0';
     if (op->status)
         snprintf(op->why, sizeof op->why, "%.*s", (int)sizeof op->why - 1, req->error.why);
@@ -403,12 +410,14 @@ struct listing {
 };
 
 static void
-list_one(void *ctx, const char *key, bool opaque, uint64_t stored_bytes, int64_t mtime_ns)
+list_one(void *ctx, const char *key, bool opaque, uint64_t stored_bytes, int64_t mtime_ns,
+         bool expires)
 {
     struct listing *l = ctx;
     struct kvt_listed listed = KVT_INIT(struct kvt_listed);
 
     (void)opaque;
+    (void)expires;
     if (l->stop || strncmp(key, l->prefix, strlen(l->prefix)))
         return;
     listed.key = key;

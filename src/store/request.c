@@ -18,7 +18,8 @@ describe(struct kvt__store_req *req)
         .key = req->by_key ? req->by_key : req->key, .hash = req->hash,
         .opaque = req->space->opaque, .is_name = req->is_name, .is_full = req->is_full,
         .tokens = req->tokens, .rank = req->space->rank, .id = req->id,
-        .id_of_key = req->id_of_key, .shape = req->shape };
+        .id_of_key = req->id_of_key, .expires = req->op == KVT__TIER_PUT && req->expires_ns,
+        .shape = req->shape };
     if (!req->by_key)
         return kvt__space_key(req->space->text, &req->hash, req->key, sizeof req->key);
     if (req->op == KVT__TIER_PUT)
@@ -243,6 +244,7 @@ begin_walk(struct kvt__store_req *req)
     req->found_in = 0;
     if (!err && verifies) {
         err = kvt__memory_verify(req->store, req);
+        req->expires_ns = req->seen.expires_ns;
         if (!err)
             kvt__level_copy_to_shared(req);
     }
@@ -301,7 +303,7 @@ kvt__store_submit(struct kvt__store *store, struct kvt__store_req *req)
         int err = kvt__memory_may_put(store) ? kvt__memory_keep(store, req, true)
                 : store->memory ? -EEXIST : -ENODEV;
 
-        if (err != -ENODEV && !kvt__store_puts_in_storage(store, req->space)) {
+        if (err != -ENODEV && !kvt__store_puts_in_storage(store, req->space, req->expires_ns)) {
             kvt__error_set(&req->error, err);
             req->on_done(req);
             return;

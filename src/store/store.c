@@ -98,6 +98,11 @@ open_level(struct kvt__store *store, const struct kvt__tier_params *params,
     level->is_host_only = !level->tier->multi_host;
     kvt__apply_locations(params->config, storage->location, &level->no_get, &level->no_put);
     add_traits(&store->traits, level);
+    if (store->max_ttl_s && params->transfers && !level->no_put && !kvt__level_can_expire(level))
+        kvt__log(KVT_LOG_WARN, "max_ttl_seconds: nothing is stored in %s, because chunks in "
+                 "storage that other hosts share cannot be deleted in time; add a local directory "
+                 "or host memory, or remove max_ttl_seconds and let the storage delete old chunks",
+                 level->url);
     return 0;
 }
 
@@ -224,6 +229,7 @@ kvt__store_open(const struct kvt__tier_params *params, struct kvt__store **out)
     store->counters = params->counters;
     store->traits.any_memory = store->traits.any_name = true;
     store->refuse_unverified = params->config->refuse_unverified;
+    store->max_ttl_s = (uint32_t)params->config->max_ttl_seconds;
     if (params->config->store_location) {
         store->store_location = strdup(params->config->store_location);
         if (!store->store_location)
@@ -332,10 +338,11 @@ kvt__store_can_probe(const struct kvt__store *store, enum kvt__where where,
 }
 
 bool
-kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__space *space)
+kvt__store_puts_in_storage(const struct kvt__store *store, const struct kvt__space *space,
+                           int64_t expires_ns)
 {
     for (size_t i = 0; i < store->n_storages; i++)
-        if (kvt__level_may_put(&store->levels[i], space))
+        if (kvt__level_may_put(&store->levels[i], space, expires_ns))
             return true;
     return false;
 }

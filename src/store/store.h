@@ -181,10 +181,15 @@ uint32_t kvt__store_media(const struct kvt__store *store, const struct kvt__chun
 uint32_t kvt__store_pin(struct kvt__store *store, const struct kvt__chunk_key *key,
                         int64_t until_ns, struct kvt__lease *out);
 
-/* Mark the chunk as used now in all levels.  Return true if a PUT has nothing to store: every
- * tier that takes the space's PUTs has the chunk.  Host memory counts only if no tier takes the
- * PUTs. */
-bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key);
+/* Mark the chunk as used now in all levels, and let the chunk live at least until expires_ns (0:
+ * without end).  Return true if a PUT with this expires_ns has nothing to store: every tier that
+ * takes the PUT has the chunk.  Host memory counts only if no tier takes the PUT. */
+bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key,
+                      int64_t expires_ns);
+
+/* Return the end of the time to live (kvt__wall_ns()) of a chunk that is stored now; 0: no end.
+ * ttl_s: the time to live that the request wants, 0: no end.  max_ttl_seconds limits the time. */
+int64_t kvt__store_expiry(const struct kvt__store *store, uint32_t ttl_s);
 
 /* Lease the chunk in the first level in `where` that may be read and whose index has the chunk.
  * Return the number of the level; -1: no index has the chunk.  out: the lease; the field
@@ -267,6 +272,8 @@ struct kvt__store_req {
                             * stays in host memory, unless the chunk is from storage that other
                             * hosts share */
     bool overwrite;        /* PUT: replace any chunk of the key */
+    int64_t expires_ns;    /* end of the chunk's time to live (kvt__wall_ns()); 0: none.  PUT: set
+                            * by the caller; else a result */
 
     /* The key text of a request of kvtier.h; NULL: a request of an engine.  Requests by key
      * use neither host memory nor retrieve_locations, and, but for a PUT, neither index nor

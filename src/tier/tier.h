@@ -50,6 +50,8 @@ struct kvt__object {
     uint32_t rank;       /* rank of the worker that owns the chunk */
     struct kvt__id id;
     bool id_of_key;      /* id was made from the key text, not from tokens */
+    bool expires;        /* PUT: the chunk has a time to live, which only the index knows.  The tier
+                          * marks the object; see kvt__found.expires */
     struct kvt__shape shape;
     /* For a tier with in_memory: the index, and the entry of the chunk.  For a PUT the caller
      * has claimed the entry; for a GET word is the entry's word.  index NULL: no entry. */
@@ -66,6 +68,7 @@ struct kvt__found {
     bool has_id;           /* id, id_of_key, crc and tokens were stored with the chunk */
     struct kvt__id id;
     bool id_of_key;
+    bool expires;          /* the object was stored with a time to live */
     uint32_t crc;          /* stored CRC32C of the payload */
     uint32_t tokens;
     bool has_read_crc;     /* GET: read_crc is valid */
@@ -132,9 +135,10 @@ struct kvt__tier_params {
                            * log them */
 };
 
-/* Receive a chunk that list() found.  The key is valid during the call. */
-typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque,
-                                  uint64_t stored_bytes, int64_t mtime_ns);
+/* Receive a chunk that list() found.  The key is valid during the call.  expires: as in struct
+ * kvt__found. */
+typedef void (*kvt__tier_list_fn)(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
+                                  int64_t mtime_ns, bool expires);
 
 /* The operations of a tier, a table of functions.  Any thread may call, several at once, also for
  * equal keys.  Functions may block unless the comment says otherwise.  Functions of type int return
@@ -247,7 +251,7 @@ struct kvt__tier {
     bool in_memory;     /* the chunks are in host memory, in the area of the index: every chunk
                          * has an entry, and no chunk outlives a restart of the host */
     bool multi_host;    /* other hosts may delete chunks that have an entry in this host's
-                         * index */
+                         * index.  Such a tier receives no object with a time to live */
     bool several_disks; /* the directories are on several file systems: a file system may
                          * be full while another file system has room */
     bool keeps_corrupt; /* a corrupt chunk is not removed; the next PUT replaces the chunk */

@@ -396,7 +396,7 @@ an_expected_chunk_is_not_promised_unread(void **state)
     kvt__store_enter_unread(w->f.engine->store, &req);
     assert_true(kvt__store_find(w->f.engine->store, &key, KVT__ANYWHERE));
     assert_false(kvt__store_find(w->f.engine->store, &key, KVT__GUARANTEED));
-    assert_false(kvt__store_touch(w->f.engine->store, &key));
+    assert_false(kvt__store_touch(w->f.engine->store, &key, 0));
     kvt_engine_close(w->workers[0]); /* the rank's memory is gone */
     w->workers[0] = NULL;
     kvt__store_refresh_liveness(w->f.engine->store);

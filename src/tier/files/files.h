@@ -13,6 +13,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 
 #include "tier/layout/layout.h"
 #include "tier/mover/mover.h"
@@ -163,6 +164,15 @@ uint64_t kvt__files_stored_bytes(const struct kvt__tier *tier, const struct kvt_
     .list = kvt__file_list
 
 /* ------------------------------------------------------ run.c, put.c and get.c */
+
+/* The mode bit of a chunk's file that was stored with a time to live: kvt__found.expires. */
+#define KVT__MODE_EXPIRES S_ISVTX
+
+static inline bool
+kvt__file_expires(const struct stat *st)
+{
+    return st->st_mode & KVT__MODE_EXPIRES;
+}
 
 /* Implement kvt__tier_ops.run. */
 int kvt__files_run(struct kvt__tier *tier, struct kvt__tier_op *op);

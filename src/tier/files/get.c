@@ -281,7 +281,8 @@ read_chunk(const struct kvt__files *t, const struct kvt__object *o, int fd, stru
     struct kvt__form form;
 
     *found = (struct kvt__found){ .payload_bytes = slot->bytes,
-                                  .stored_bytes = bytes_of(t, o, f) };
+                                  .stored_bytes = bytes_of(t, o, f),
+                                  .expires = kvt__file_expires(&f->st) };
     if (!kvt__layout_form_of(t->layout, (uint64_t)f->st.st_size, slot->bytes, &form))
         return wrong_size(t, o, fd, f, slot->bytes);
     found->has_read_crc = on_device || !o->skips_crc;
@@ -325,7 +326,8 @@ kvt__file_probe(struct kvt__tier *tier, const struct kvt__object *o,
     int fd = open_chunk(t, o, NULL, &f);
     if (fd < 0)
         return fd;
-    *found = (struct kvt__found){ .stored_bytes = bytes_of(t, o, &f) };
+    *found = (struct kvt__found){ .stored_bytes = bytes_of(t, o, &f),
+                                  .expires = kvt__file_expires(&f.st) };
     int err = read_metadata(t, o, fd, &f, found);
     close(fd);
     return err;

@@ -113,6 +113,7 @@ list_chunk(struct subdir *p, const struct entry *entries, size_t n, const char *
     const struct entry *first = NULL;
     uint64_t bytes = 0;
     int64_t mtime_ns = 0;
+    bool expires = false;
     struct stat st;
 
     assert(n);
@@ -133,9 +134,10 @@ list_chunk(struct subdir *p, const struct entry *entries, size_t n, const char *
             continue;
         first = e;
         mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+        expires = kvt__file_expires(&st);
     }
     if (first)
-        l->fn(l->ctx, key, l->opaque, bytes, mtime_ns);
+        l->fn(l->ctx, key, l->opaque, bytes, mtime_ns, expires);
 }
 
 /* ------------------------------------------------------ files without a chunk */

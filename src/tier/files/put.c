@@ -66,6 +66,22 @@ mark_trailer(int fd)
     return set_attribute(fd, mark, sizeof mark);
 }
 
+/* Mark the file of a chunk with a time to live by the sticky bit, which has no other effect on a
+ * file.  0; -ENOTSUP: the file system does not keep the bit, so the chunk must not be stored. */
+static int
+mark_expiring(int fd)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) || fchmod(fd, (st.st_mode & 07777) | KVT__MODE_EXPIRES) || fstat(fd, &st))
+        return -errno;
+    if (kvt__file_expires(&st))
+        return 0;
+    KVT__LOG_ONCE(KVT_LOG_WARN, "chunks with a time to live are not stored in files, because the "
+                  "file system does not keep the sticky bit of a file; use another file system");
+    return -ENOTSUP;
+}
+
 /* A chunk whose header and trailer are in memory around the payload. */
 struct framed {
     const struct kvt__object *object;
@@ -171,6 +187,8 @@ publish(struct kvt__files *t, const struct kvt__dir *dir, const struct framed *f
     if (fd < 0)
         return kvt__fail(-fd, "create a file in %s/.kvtier/tmp", dir->path);
     int err = is_sidecar ? write_header(fd, f) : write_chunk(t, fd, direct, f);
+    if (!err && !is_sidecar && f->object->expires)
+        err = mark_expiring(fd);
     if (!err && t->fsync && fsync(fd) < 0)
         err = -errno;
     if (!err)

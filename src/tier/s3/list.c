@@ -125,7 +125,7 @@ on_listed_chunk(void *ctx, const struct kvt__s3_listed *listed)
     bool opaque;
 
     if (!kvt__s3_key_from_name(listed->key, key, sizeof key, &opaque))
-        names->fn(names->ctx, key, opaque, listed->bytes, listed->modified_ns);
+        names->fn(names->ctx, key, opaque, listed->bytes, listed->modified_ns, false);
 }
 
 static int

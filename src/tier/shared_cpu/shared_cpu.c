@@ -295,8 +295,9 @@ list_one(void *ctx, const struct kvt__record *record)
     if (!kvt__table_space_text(l->index, record->space, text, sizeof text) &&
         kvt__table_is_unchanged(l->index, record->entry, record->word) &&
         !kvt__space_key(text, &record->hash, key, sizeof key) &&
-        !strncmp(key, l->prefix, strlen(l->prefix)))
-        l->fn(l->ctx, key, kvt__key_is_opaque(text), record->bytes, record->recency_ns);
+        !strncmp(key, l->prefix, strlen(l->prefix)) && !kvt__table_is_expired(record))
+        l->fn(l->ctx, key, kvt__key_is_opaque(text), record->bytes, record->recency_ns,
+              record->expires_ns != 0);
     return true;
 }
 

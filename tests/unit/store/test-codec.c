@@ -209,7 +209,7 @@ naive_chunks_stay_readable_and_are_not_stored_again(void **state)
     assert_true(find_kv(e, 1));
     assert_int_equal(get_kv(e, 1), 0);
     struct kvt__chunk_key key = key_of(e, 1);
-    assert_true(kvt__store_touch(e->store, &key));
+    assert_true(kvt__store_touch(e->store, &key, 0));
     assert_int_equal(put_kv(e, 1), -EEXIST);
     assert_false(is_encoded(e, 1, "lossless"));
     assert_int_equal(put_kv(e, 2), 0);

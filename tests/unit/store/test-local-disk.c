@@ -385,11 +385,11 @@ store_location_is_the_only_one_that_is_written(void **state)
     assert_true(!file_exists(e, IN_DISK) && file_exists(e, IN_FS));
     assert_int_equal(get(e, 1), 0);
     key = key_of(e, 1);
-    assert_true(kvt__store_touch(e->store, &key));
+    assert_true(kvt__store_touch(e->store, &key, 0));
     open_both(e, "store_location=LocalDiskBackend", NULL);
     /* The storage that takes PUTs does not have the chunk. */
     key = key_of(e, 1);
-    assert_false(kvt__store_touch(e->store, &key));
+    assert_false(kvt__store_touch(e->store, &key, 0));
     assert_int_equal(put(e, 1), 0);
     assert_true(file_exists(e, IN_DISK));
     open_both(e, "store_location=LocalCPUBackend", NULL);

@@ -61,7 +61,7 @@ run_other_call(const struct one *one, unsigned kind)
     if (kind == 0)
         (void)kvt__store_evict_memory(m.e.store, 1);
     else if (kind == 1)
-        (void)kvt__store_touch(m.e.store, &key);
+        (void)kvt__store_touch(m.e.store, &key, 0);
     else if (kind == 2)
         kvt__store_enter_unread(m.e.store, &one->req);
     else if (kvt__store_lease(m.e.store, &key, where, kvt__now_ns() + 60 * KVT__NS_PER_S,

@@ -175,7 +175,7 @@ a_full_memory_evicts_the_least_recently_used_chunks(void **state)
         assert_int_equal(put_in_memory(m, i), 0);
         wait_for_tick();
     }
-    (void)kvt__store_touch(m->e.store, &first);
+    (void)kvt__store_touch(m->e.store, &first, 0);
     wait_for_tick();
     for (unsigned i = 0; i < 3; i++)
         assert_int_equal(put_in_memory(m, 100 + i), 0);

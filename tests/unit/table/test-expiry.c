@@ -207,15 +207,22 @@ the_earlier_end_counts_until_a_replacement_is_published(void **state)
     int64_t end = in_s(UNIT_S);
 
     assert_int_equal(store_until(t, 1, 0), 0);
+    other.expires_ns = in_s(2 * UNIT_S);
+    assert_int_equal(kvt__table_claim(t, &name, &other, TEXT, &claim), 0);
+    kvt__table_abort(t, &claim);
+    assert_int_equal(entry_of(t, 1).expires_ns, other.expires_ns);
     other.expires_ns = end;
     assert_int_equal(kvt__table_claim(t, &name, &other, TEXT, &claim), 0);
     kvt__table_abort(t, &claim);
     assert_int_equal(entry_of(t, 1).expires_ns, end);
 
+    for (int64_t later = 0; later <= 2 * end; later += 2 * end) {
+        other.expires_ns = later;
+        assert_int_equal(kvt__table_claim(t, &name, &other, TEXT, &claim), 0);
+        kvt__table_abort(t, &claim);
+        assert_int_equal(entry_of(t, 1).expires_ns, end);
+    }
     other.expires_ns = 0;
-    assert_int_equal(kvt__table_claim(t, &name, &other, TEXT, &claim), 0);
-    kvt__table_abort(t, &claim);
-    assert_int_equal(entry_of(t, 1).expires_ns, end);
     assert_int_equal(kvt__table_claim(t, &name, &other, TEXT, &claim), 0);
     assert_true(kvt__table_publish(t, &claim));
     assert_int_equal(entry_of(t, 2).expires_ns, 0);
@@ -311,6 +318,7 @@ processes_agree(void **state)
 
     assert_int_equal(store_until(a, 1, in_s(UNIT_S)), 0);
     assert_true(find(b, 1, NULL) && find(r, 1, NULL));
+    assert_false(kvt__table_begin_expiry(r));
     assert_true(kvt__table_begin_expiry(b)); /* one process searches */
     assert_false(kvt__table_begin_expiry(a));
     wall_s += UNIT_S;

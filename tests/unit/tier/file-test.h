@@ -54,12 +54,13 @@ struct names {
 
 static inline void
 take_name(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
-          int64_t mtime_ns)
+          int64_t mtime_ns, bool expires)
 {
     struct names *names = ctx;
 
     (void)opaque;
     (void)mtime_ns;
+    (void)expires;
     names->n++;
     names->bytes = stored_bytes;
     snprintf(names->last, sizeof names->last, "%s", key);

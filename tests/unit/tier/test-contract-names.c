@@ -53,12 +53,13 @@ struct listing {
         bool opaque;
         uint64_t bytes;
         int64_t mtime_ns;
+        bool expires;
     } names[64];
 };
 
 static void
 take_name(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
-          int64_t mtime_ns)
+          int64_t mtime_ns, bool expires)
 {
     struct listing *l = ctx;
 
@@ -67,6 +68,7 @@ take_name(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
         l->names[l->n].opaque = opaque;
         l->names[l->n].bytes = stored_bytes;
         l->names[l->n].mtime_ns = mtime_ns;
+        l->names[l->n].expires = expires;
     }
     l->n++;
 }
@@ -113,6 +115,49 @@ list_names_everything_and_nothing_else(void **state)
         assert_int_equal(listed(f, l, &chunks[i], found.stored_bytes), i != 7);
     }
     free(l);
+}
+
+/* Return true if get, probe and list of the only chunk report a time to live. */
+static bool
+is_marked(const struct fixture *f, const struct chunk *c, size_t bytes, uint64_t seed)
+{
+    struct listing *l = calloc(1, sizeof *l);
+    struct kvt__found got, probed;
+    bool same;
+
+    assert_non_null(l);
+    assert_int_equal(get_bytes(f->tier, &c->object, bytes, seed, &got, &same), 0);
+    assert_true(same);
+    assert_int_equal(kvt__tier_probe(f->tier, &c->object, &probed), 0);
+    assert_int_equal(f->ops->list(f->tier, "", take_name, l), 0);
+    assert_int_equal(l->n, 1);
+    bool marked = l->names[0].expires;
+    free(l);
+    assert_int_equal(got.expires, marked);
+    assert_int_equal(probed.expires, marked);
+    return marked;
+}
+
+static void
+a_chunk_with_a_time_to_live_is_marked(void **state)
+{
+    struct fixture *f = *state;
+    struct chunk c;
+
+    if (f->tier->multi_host)
+        return;
+    chunk_init(&c, "model", 1);
+    for (int i = 0; i < 6; i++) { /* whole and partial chunks, opaque chunks */
+        c.object.is_full = i % 3 != 1;
+        c.object.opaque = i % 3 == 2;
+        c.object.expires = i < 3;
+        assert_int_equal(put_bytes(f->tier, &c.object, 9000, 1), 0);
+        assert_int_equal(is_marked(f, &c, 9000, 1), i < 3);
+        c.object.expires = !c.object.expires;
+        assert_int_equal(put_bytes(f->tier, &c.object, 9000, 2), 0);
+        assert_int_equal(is_marked(f, &c, 9000, 2), i >= 3);
+        assert_int_equal(kvt__tier_remove(f->tier, &c.object), 0);
+    }
 }
 
 static size_t
@@ -232,6 +277,7 @@ main(int argc, char **argv)
         FILE_CONTRACT(a_model_name_with_slashes_leaves_no_directory),
         FILE_CONTRACT(a_name_too_long_is_refused_by_every_call),
         FILE_CONTRACT(list_names_everything_and_nothing_else),
+        FILE_CONTRACT(a_chunk_with_a_time_to_live_is_marked),
         FILE_CONTRACT(list_names_every_key_with_a_prefix),
         FILE_CONTRACT(the_listed_key_names_the_stored_chunk),
     };

@@ -240,11 +240,11 @@ static unsigned n_until_stop;
 
 static void
 stop_tier(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
-          int64_t mtime_ns)
+          int64_t mtime_ns, bool expires)
 {
     struct fixture *f = ctx;
 
-    (void)key, (void)opaque, (void)stored_bytes, (void)mtime_ns;
+    (void)key, (void)opaque, (void)stored_bytes, (void)mtime_ns, (void)expires;
     n_until_stop++;
     f->tier->ops->stop(f->tier);
 }
@@ -265,9 +265,9 @@ a_stop_ends_a_listing(void **state)
 
 static void
 take_twice(void *ctx, const char *key, bool opaque, uint64_t stored_bytes,
-           int64_t mtime_ns)
+           int64_t mtime_ns, bool expires)
 {
-    (void)key, (void)opaque, (void)mtime_ns;
+    (void)key, (void)opaque, (void)mtime_ns, (void)expires;
     assert_int_equal(stored_bytes, 3 * 4096);
     ++*(unsigned *)ctx;
 }

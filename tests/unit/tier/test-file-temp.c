@@ -51,7 +51,7 @@ __wrap_flock(int fd, int operation)
     return -1;
 }
 
-static bool modes_are_refused;
+static bool modes_are_refused, modes_are_ignored;
 
 int __real_fchmod(int fd, mode_t mode);
 int __wrap_fchmod(int fd, mode_t mode);
@@ -59,6 +59,8 @@ int __wrap_fchmod(int fd, mode_t mode);
 int
 __wrap_fchmod(int fd, mode_t mode)
 {
+    if (modes_are_ignored)
+        return 0;
     if (!modes_are_refused)
         return __real_fchmod(fd, mode);
     errno = EPERM;
@@ -333,6 +335,30 @@ a_file_system_that_refuses_a_mode_makes_the_put_fail(void **state)
     tier->ops->close(tier);
 }
 
+/* Without the mark, a chunk with a time to live would live for ever after the loss of the index. */
+static void
+a_file_system_without_the_mark_stores_no_chunk_with_a_time_to_live(void **state)
+{
+    struct fixture *f = *state;
+    char url[512], temp[512], name[NAME_MAX + 1];
+    struct kvt__found found;
+    struct chunk c;
+
+    snprintf(url, sizeof url, "fs://%s", f->dir.path);
+    snprintf(temp, sizeof temp, "%s/.kvtier/tmp", f->dir.path);
+    struct kvt__tier *tier = open_tier(url, true);
+    chunk_init(&c, "model", 2);
+    c.object.expires = true;
+    modes_are_ignored = true;
+    int err = put_bytes(tier, &c.object, 1000, 1);
+    modes_are_ignored = false;
+    assert_int_equal(err, -ENOTSUP);
+    assert_int_equal(kvt__tier_probe(tier, &c.object, &found), -ENOENT);
+    assert_false(first_name(temp, name, sizeof name));
+    assert_int_equal(put_bytes(tier, &c.object, 1000, 1), 0);
+    tier->ops->close(tier);
+}
+
 /* Take the doctor's line about locks. */
 static void
 take_locks(void *ctx, const char *about, int status, const char *text)
@@ -380,6 +406,7 @@ main(void)
         TEST(opens_during_writes_fail_no_put),
         TEST(a_temporary_file_removed_before_its_lock_fails_no_put),
         TEST(a_file_system_that_refuses_a_mode_makes_the_put_fail),
+        TEST(a_file_system_without_the_mark_stores_no_chunk_with_a_time_to_live),
         TEST(the_doctor_reports_if_locks_work),
     };
 

@@ -253,13 +253,15 @@ struct told {
 };
 
 static void
-count(void *ctx, const char *key, bool opaque, uint64_t stored_bytes, int64_t mtime_ns)
+count(void *ctx, const char *key, bool opaque, uint64_t stored_bytes, int64_t mtime_ns,
+      bool expires)
 {
     struct told *told = ctx;
     struct kvt__key_parts parts;
 
     (void)opaque;
     (void)mtime_ns;
+    (void)expires;
     assert_int_equal(kvt__key_parse(key, &parts), 0);
     assert_int_equal(stored_bytes, 3 * 4096);
     told->n++;

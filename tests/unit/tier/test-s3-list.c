@@ -14,7 +14,7 @@ static struct {
 } listed;
 
 static void
-on_listed(void *ctx, const char *key, bool opaque, uint64_t bytes, int64_t mtime_ns)
+on_listed(void *ctx, const char *key, bool opaque, uint64_t bytes, int64_t mtime_ns, bool expires)
 {
     struct kvt__key_parts parts;
     uint64_t i = UINT64_MAX;
@@ -22,6 +22,7 @@ on_listed(void *ctx, const char *key, bool opaque, uint64_t bytes, int64_t mtime
     (void)ctx;
     if (!kvt__key_parse(key, &parts))
         i = parts.hash.bits[0];
+    assert_false(expires);
     listed.n++;
     listed.n_opaque += opaque;
     if (i < N_OBJECTS && bytes == 1 && mtime_ns > 0 && !listed.seen[i])

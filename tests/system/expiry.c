@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Times to live of an engine's chunks: the upkeep of a running engine deletes the chunks, also
+ * after a restart of the engine and after the loss of the index. */
+#include "system/system-test.h"
+
+#define TTL_S 100
+#define N_FOREVER 2 /* chunks without a time to live, before the others */
+
+static _Atomic time_t moved_s; /* seconds that the time of day is ahead */
+
+int __real_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+
+int
+__wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    int err = __real_clock_gettime(clock, out);
+
+    if (clock != CLOCK_MONOTONIC)
+        out->tv_sec += moved_s;
+    return err;
+}
+
+static void
+write_until(const struct fixture *f, size_t first, uint32_t n, uint32_t ttl)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+
+    make_io(&io, seq, 0, first, n, 1);
+    io.io.ttl_seconds = ttl;
+    fill_io(f, &io);
+    store_and_flush(f, &io.io, 1);
+    device_settle();
+    kvt_seq_free(seq);
+}
+
+static void
+assert_hit(const struct fixture *f, uint32_t n)
+{
+    struct outcome got = load_prompt(f);
+
+    assert_int_equal(got.promised, n);
+    assert_int_equal(got.loaded, n);
+}
+
+/* Wait until the upkeep has deleted files: within a minute. */
+static void
+wait_for_files(const struct fixture *f, size_t n)
+{
+    for (int ms = 0; usage_of(f).n_files != n; ms += 10) {
+        if (ms > 60000)
+            fail_msg("%zu files in place of %zu", usage_of(f).n_files, n);
+        usleep(10000);
+    }
+}
+
+static void
+a_running_engine_deletes_expired_chunks(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open(f, NULL);
+    write_until(f, 0, N_FOREVER, 0);
+    write_until(f, N_FOREVER, N_CHUNKS - N_FOREVER, TTL_S);
+    assert_hit(f, N_CHUNKS);
+    reopen(f, NULL);
+    assert_hit(f, N_CHUNKS);
+    moved_s += TTL_S / 2;
+    write_until(f, N_FOREVER, 1, TTL_S); /* lives longer now */
+    moved_s += TTL_S / 2;
+    assert_hit(f, N_FOREVER + 1);
+    wait_for_files(f, N_FOREVER + 1);
+    assert_comes_to(f, "expired_chunks", N_CHUNKS - N_FOREVER - 1);
+    write_until(f, N_FOREVER, N_CHUNKS - N_FOREVER, TTL_S);
+    assert_hit(f, N_CHUNKS);
+}
+
+static void
+an_engine_without_the_index_deletes_chunks_with_a_time_to_live(void **state)
+{
+    struct fixture *f = *state;
+    char command[400];
+
+    fixture_open(f, NULL);
+    write_until(f, 0, N_FOREVER, 0);
+    write_until(f, N_FOREVER, N_CHUNKS - N_FOREVER, TTL_S);
+    kvt_engine_close(f->engine);
+    snprintf(command, sizeof command, "rm -r %s/.kvtier", f->dir.path);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(usage_of(f).n_files, N_CHUNKS);
+    f->engine = NULL;
+    fixture_open(f, NULL);
+    wait_for_files(f, N_FOREVER);
+    assert_hit(f, N_FOREVER);
+}
+
+/* The configuration limits the life of all chunks, in host memory too. */
+static void
+max_ttl_seconds_limits_the_life_of_each_chunk(void **state)
+{
+    static const char *const settings[] = { "max_ttl_seconds=100", "local_cpu=true", NULL };
+    struct fixture *f = *state;
+
+    fixture_open(f, settings);
+    write_until(f, 0, 1, 0);
+    write_until(f, 1, 1, 10000);
+    write_until(f, 2, 1, TTL_S / 2);
+    assert_hit(f, 3);
+    moved_s += TTL_S / 2;
+    assert_hit(f, 2);
+    moved_s += TTL_S / 2;
+    assert_hit(f, 0);
+    wait_for_files(f, 0);
+    assert_comes_to(f, "expired_chunks", 6); /* in the directory and in host memory */
+    assert_comes_to(f, "pool_used", 0);
+}
+
+static void
+a_time_to_live_above_180_days_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct io io;
+
+    fixture_open(f, NULL);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    make_io(&io, seq, 0, 0, 1, 1);
+    io.io.ttl_seconds = KVT_TTL_MAX_S + 1;
+    assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), -EINVAL);
+    assert_non_null(strstr(kvt_last_error(), "ttl_seconds is 15552001"));
+    kvt_seq_free(seq);
+}
+
+#define TEST(fn) cmocka_unit_test_setup_teardown(fn, fixture_setup, fixture_teardown)
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_running_engine_deletes_expired_chunks),
+        TEST(an_engine_without_the_index_deletes_chunks_with_a_time_to_live),
+        TEST(max_ttl_seconds_limits_the_life_of_each_chunk),
+        TEST(a_time_to_live_above_180_days_is_refused),
+    };
+
+    kvt_set_log(NULL, NULL, KVT_LOG_ERROR);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
