@@ -184,6 +184,9 @@ on_read_done(struct copy *c, struct transfer *t)
     } else if ((t->op.found & verified) != verified) {
         snprintf(why, sizeof why, "%s: the chunk has no checksum and was not copied", t->op.key);
         fail(c, t, CLI_NEGATIVE, why);
+    } else if (t->op.expires_ns) { /* the copy would live longer */
+        c->n_skipped++;
+        end(c, t);
     } else {
         t->source = t->op;
         write_chunk(c, t);
@@ -367,6 +370,7 @@ const struct cli_command cli_cp = {
         "engine with the second configuration hits the copies. The command verifies the\n"
         "checksum of each chunk: a corrupt chunk, and a chunk of LMCache, which has no\n"
         "checksum, is reported and not copied. Chunks in shared host memory are no storage.\n"
+        "Chunks with a time to live are skipped.\n"
         "\n"
         "The command skips a chunk that all storage of --to has, so after Ctrl-C or a failure\n"
         "the same command continues the copy. Between storage with the same format a copy is\n"

@@ -22,14 +22,30 @@ op_json(const struct kvt_op *op)
         json_object_set_new(o, "identity", json_string(id));
         json_object_set_new(o, "tokens", json_integer(op->tokens));
     }
+    if (op->expires_ns)
+        json_object_set_new(o, "expires", json_real((double)op->expires_ns / 1e9));
     return o;
+}
+
+#define TIME_BYTES 32
+
+/* Write a time of the wall clock in local time. */
+static const char *
+time_text(int64_t ns, char out[TIME_BYTES])
+{
+    time_t seconds = (time_t)(ns / 1000000000);
+    struct tm tm;
+
+    if (!localtime_r(&seconds, &tm) || !strftime(out, TIME_BYTES, "%Y-%m-%d %H:%M:%S", &tm))
+        strcpy(out, "unknown");
+    return out;
 }
 
 static int
 stat_key(struct kvt_store *store, const struct cli_common *c, const char *key)
 {
     struct kvt_op op = KVT_INIT(struct kvt_op);
-    char id[33];
+    char id[33], when[TIME_BYTES];
 
     op.kind = KVT_OP_STAT;
     op.key = key;
@@ -50,6 +66,8 @@ stat_key(struct kvt_store *store, const struct cli_common *c, const char *key)
     } else {
         printf("identity  none: written by LMCache, no checksum\n");
     }
+    if (op.expires_ns)
+        printf("expires   %s\n", time_text(op.expires_ns, when));
     return CLI_DONE;
 }
 
@@ -62,15 +80,12 @@ is_memory(const struct kvt_tier_info *t)
 static void
 print_memory(const struct kvt_tier_info *t)
 {
-    time_t used = (time_t)(t->last_use_ns / 1000000000);
-    char allocated[24], limit[24], when[32] = "never";
-    struct tm tm;
+    char allocated[24], limit[24], when[TIME_BYTES];
 
-    if (t->last_use_ns && localtime_r(&used, &tm))
-        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
     printf("  memory  %s of %s allocated, last use: %s\n",
            cli_size_text(t->allocated_bytes, allocated),
-           cli_size_text(t->limit_bytes, limit), when);
+           cli_size_text(t->limit_bytes, limit),
+           t->last_use_ns ? time_text(t->last_use_ns, when) : "never");
 }
 
 /* Print the measured speed of loads, and the times of the models. */
@@ -189,7 +204,7 @@ const struct cli_command cli_stat = {
             "A new index has few chunks until a running engine has listed the storage;\n"
             "'kvtier ls' lists the storage. Engines measure the speed of loads and, with\n"
             "load_policy: faster, the time to compute a prompt. With KEY: the chunk's stored\n"
-            "size, encoding, identity and tokens.\n\n"
+            "size, encoding, identity, tokens and end of the time to live.\n\n"
             CLI_COMMON_HELP,
     .negative = "KEY is missing or corrupt",
     .run = stat_run,

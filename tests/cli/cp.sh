@@ -104,6 +104,16 @@ cp out first
 expect 0 stat "$key" --config disk.yaml --json
 cmp -s out first || fail 'stat of a copy differs'
 
+# A copy would outlive a chunk with a time to live, so cp skips the chunk.
+make brief "remote_url: fs://$dir/brief" 'max_ttl_seconds: 1000'
+make kept "remote_url: fs://$dir/kept"
+head -c 1000 /dev/urandom >in
+expect 0 put org/m@1@0@1f@bfloat16 in --config brief.yaml
+expect 0 cp --from brief.yaml --to kept.yaml
+has '^0 chunks, .* copied, 1 skipped, 0 failed$'
+expect 0 ls --config kept.yaml
+has '^0 chunks'
+
 # Copies to S3.
 mkfifo hold
 python3 -B "$servers/s3.py" --bucket kv <hold >facts 2>log &

@@ -53,6 +53,18 @@ ends 0 ls other
 prints '^0 chunks'
 ends 0 stat "$key"
 prints '^bytes *100000'
+! grep -q expires "$temp/out"
+ends 0 put "$key" "$temp/in" --set max_ttl_seconds=1000
+ends 0 stat "$key"
+prints '^expires *[0-9]*-[0-9]*-[0-9]* [0-9:]*$'
+ends 0 stat "$key" --json
+python3 -c '
+import json, sys, time
+end = json.load(open(sys.argv[1]))["expires"]
+assert time.time() < end <= time.time() + 1000, end' "$temp/out"
+ends 0 put "$key" "$temp/in"
+ends 0 stat "$key" --json
+! grep -q expires "$temp/out"
 ends 0 stat --json
 python3 -c '
 import json, sys
