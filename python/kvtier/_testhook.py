@@ -35,7 +35,7 @@ class Hook:
     def record(self, what, ios, good=None):
         """Write the hashes of the blocks of ios; if `good` is given, only of chunks for
         which good(index of the io, index of the chunk) is true."""
-        for at, (group, chunks, blocks, _) in enumerate(ios):
+        for at, (group, chunks, blocks, *_) in enumerate(ios):
             _, per_chunk, bases, stride = self._groups[group]
             ids = array("i")
             ids.frombytes(blocks)

@@ -9,11 +9,12 @@ from .vllm_log import log
 from .vllm_pins import MAX_SECONDS
 
 _TAG = "lmcache.tag."
+MAX_TTL = 15552000  # KVT_TTL_MAX_S
 
 
 class Extra:
     __slots__ = ("lora", "adapter", "cache_salt", "mm", "tags", "most_loaded", "most_saved",
-                 "remote_tokens", "pin_seconds")
+                 "remote_tokens", "pin_seconds", "ttl")
 
     def __init__(self):
         self.lora = None  # the adapter's name and digest, as text
@@ -25,6 +26,7 @@ class Extra:
         self.most_saved = math.inf  # leading tokens to save at most
         self.remote_tokens = None  # stored by a prefill engine
         self.pin_seconds = 0
+        self.ttl = 0  # seconds that saved chunks live at most; 0: without end
 
 
 def describe(request, settings, digest=None):
@@ -75,7 +77,8 @@ def describe(request, settings, digest=None):
             greatest is not None and getattr(request, "priority", 0) > greatest):
         extra.most_saved = 0
     extra.remote_tokens = vllm_handoff.expected(params)
-    extra.pin_seconds = _seconds(params, "pin_seconds")
+    extra.pin_seconds = _seconds(params, "pin_seconds", 0, MAX_SECONDS)
+    extra.ttl = _seconds(params, "lmcache.ttl", 1, MAX_TTL)
     return extra
 
 
@@ -93,13 +96,13 @@ def _tokens(params, settings, name):
     return min(value, limit)
 
 
-def _seconds(params, name):
+def _seconds(params, name, least, most):
     value = params.get(name)
     if value is None:
         return 0
-    if type(value) is not int or not 0 <= value <= MAX_SECONDS:
+    if type(value) is not int or not least <= value <= most:
         raise ValueError("%s in kv_transfer_params is %.80r and must be a whole number of "
-                         "seconds, at most %d" % (name, value, MAX_SECONDS))
+                         "seconds, %d to %d" % (name, value, least, most))
     return value
 
 

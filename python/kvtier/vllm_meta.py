@@ -17,7 +17,7 @@ class KVTierMetadata(KVConnectorMetadata):
     cancel: give up all loads.
 
     ios is a list of (group, chunks, blocks, tags) with chunks as kvt_chunk
-    structs and blocks as int32, both in bytes.
+    structs and blocks as int32, both in bytes; of saves (..., tags, ttl in seconds or 0).
 
     lookups: questions to the workers (vllm_hosts), or None.
 

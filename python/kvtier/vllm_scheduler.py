@@ -507,7 +507,7 @@ class Scheduler:
                 is_whole = False
                 continue
             blocks = array("i", mine[chunk * info.blocks_per_chunk:end])
-            ios.append((group, state.tail, blocks.tobytes(), state.tags.tags))
+            ios.append((group, state.tail, blocks.tobytes(), state.tags.tags, state.tags.ttl))
         return is_whole
 
     def _save_span(self, ios, state, group, ids, first, last):
@@ -517,7 +517,7 @@ class Scheduler:
             return
         blocks = array("i", ids[first * per_chunk:last * per_chunk])
         chunks = self._chunks(state, first, last)
-        ios.append((group, chunks, blocks.tobytes(), state.tags.tags))
+        ios.append((group, chunks, blocks.tobytes(), state.tags.tags, state.tags.ttl))
         if self._events:
             self._events.note(state.request, state.tags, group, first, chunks)
 

@@ -192,11 +192,11 @@ class Staging:
     def store(self, ios):
         """As _lib.Engine.store(), of blocks on the device: the model's later work may change
         the blocks.  Waits for the device if no unit is free."""
-        for number, chunks, blocks, tags in ios:
+        for number, chunks, blocks, *tags_and_ttl in ios:
             group = self._groups[number]
             for chunk, ids in group.blocks_of(chunks, memoryview(blocks).cast("i").tolist()):
                 if min(ids) > NULL_BLOCK:
-                    self._save(group, (number, chunk, tags), ids)
+                    self._save(group, (number, chunk, tags_and_ttl), ids)
 
     def _save(self, group, about, ids):
         unit, event = self._save_units.get(), None
@@ -237,8 +237,8 @@ class Staging:
         if event is not None:
             event.synchronize()
         if about is not None:
-            number, chunk, tags = about
-            self._engine.store([(number, chunk, self._slots(number, unit, n), tags)])
+            number, chunk, tags_and_ttl = about
+            self._engine.store([(number, chunk, self._slots(number, unit, n), *tags_and_ttl)])
 
     def _slots(self, number, unit, n):
         """Return the ids of a unit's first n blocks."""

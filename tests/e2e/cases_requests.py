@@ -92,7 +92,7 @@ def partial_chunk(place):
 @e2e
 def controls(place):
     """kv_transfer_params of a request and the server's settings limit the stored and the
-    loaded tokens."""
+    loaded tokens, and the life of chunks."""
     def params(**more):
         return {"kv_transfer_params": more}
 
@@ -116,6 +116,20 @@ def controls(place):
         server.reset_prefix_cache()
         answer, found = place.hit(server, bad, len(bad))
         check(found == 0, f"a request with a bad control stored {found} tokens")
+        brief, ttl = place.prompt(server, 9000, 1000), params(**{"lmcache.ttl": 90})
+        files, _ = place.stored()
+        server.complete(brief, **ttl)
+        there, _ = place.stored()
+        check(there == files + 3, f"{there - files} chunks are stored, not 3")
+        server.reset_prefix_cache()
+        _, found = place.hit(server, brief, len(brief) - 768, **ttl)
+        check(found == 768, f"{found} tokens found before the end of the time to live")
+        place.counted(server, "expired_chunks", 3)
+        there, _ = place.stored()
+        check(there == files, f"{there - files} files outlive the time to live")
+        server.reset_prefix_cache()
+        _, found = place.hit(server, brief, len(brief))
+        check(found == 0, f"{found} tokens found after the end of the time to live")
         place.check_idle(server)
     place.settings.update(store_policy="second_use", max_offload_tokens="512")
     with place.server() as server:

@@ -324,7 +324,7 @@ class Engine:
 
     def _blocks(self, io):
         """Return [(chunk, block ids of the chunk)] for an io."""
-        group, chunks, blocks, _ = io
+        group, chunks, blocks, *_ = io
         ids = array("i")
         ids.frombytes(blocks)
         size, found, at = self.groups[group].block_tokens, [], 0

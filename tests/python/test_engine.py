@@ -109,6 +109,25 @@ class Engine(unittest.TestCase):
         load.free()
         seq.free()
 
+    def test_chunks_live_as_long_as_the_store_says(self):
+        tokens = array("i", range(64))
+        worker, memory = self.store(tokens)
+        worker.set_view(0, view(memory), BLOCKS, 0)
+        scheduler = self.engine(_lib.ROLE_SCHEDULER)
+        for start, ttl, hit in ((1000, 1000, 16), (2000, 1, 0)):
+            seq = scheduler.seq(array("i", range(start, start + 16)))
+            worker.store([(0, seq.chunks(0, 1), array("i", (1, 2)).tobytes(), None, ttl)])
+            worker.flush(600000)
+            for _ in range(200):  # 1 s ends at once, or at the next multiple of 16 s
+                if self.lookup(scheduler, seq) == hit:
+                    break
+                scheduler.release(seq)
+                time.sleep(0.01)
+            else:
+                self.fail("a chunk that lives %d s" % ttl)
+            seq.free()
+        self.assertEqual(self.counters(worker)["store_chunks"], 6)
+
     def counters(self, engine):
         return dict(zip((c[0] for c in _lib.counters()), engine.counters()))
 

@@ -135,7 +135,7 @@ class Halves(unittest.TestCase):
             step.scheduled_cached_reqs.req_ids = ["a"]
             step.scheduled_cached_reqs.new_block_ids = [more and (more,)]
         ids = array("i")
-        for _, _, blocks, _ in half.build_meta(step).saves:
+        for _, _, blocks, *_ in half.build_meta(step).saves:
             ids.frombytes(blocks)
         return ids.tolist()
 

@@ -80,6 +80,13 @@ class Pieces(unittest.TestCase):
         self.save(10)  # through 2 units
         self.assertEqual(len(self.store.chunks), 10)
 
+    def test_a_save_keeps_tags_and_time_to_live(self):
+        with mock.patch.object(self.engine, "store") as store:
+            self.mover.store([(*self.io(3, range(1, 7))[:3], "user%a", 60)])
+            check_units(self, self.mover)
+        self.assertEqual([call.args[0][0][3:] for call in store.call_args_list],
+                         [("user%a", 60)] * 3)
+
     def test_an_engine_that_fails_in_any_way_keeps_no_unit(self):
         for error in OSError, MemoryError, AttributeError:
             with mock.patch.object(self.engine, "store", side_effect=error("no")):

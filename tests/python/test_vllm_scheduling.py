@@ -137,13 +137,28 @@ class Basics(Case):
 
     def test_a_request_with_a_bad_control_is_neither_looked_up_nor_stored(self):
         for bad in ({"max_load_tokens": "8"}, {"max_offload_tokens": -1},
-                    {"pin_seconds": 72001}, {"pin_seconds": 1.5}):
+                    {"pin_seconds": 72001}, {"pin_seconds": 1.5}, {"lmcache.ttl": 0},
+                    {"lmcache.ttl": 15552001}, {"lmcache.ttl": "60"}, {"lmcache.ttl": True}):
             sim = self.sim()
             with self.assertLogs("vllm.kvtier") as logs:
                 sim.add("a", prompt(1, 30), kv_transfer_params=bad)
                 sim.run()
             self.assertIn(next(iter(bad)), logs.output[0])
             self.assertEqual((self.store.lookups, len(self.store.chunks)), (0, 0))
+
+    def test_a_request_names_the_time_to_live_of_its_chunks(self):
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        fake.Config.extra = {"save_unfull_chunk": True}
+        for params, ttl in (({"lmcache.ttl": 60}, 60), ({"lmcache.ttl": 15552000}, 15552000),
+                            ({}, 0), (None, 0)):
+            seen = []
+            self.store.chunks.clear()
+            sim = self.sim(windows=[20])
+            sim.engine.before_store = seen.extend
+            sim.add("a", prompt(1, 30), kv_transfer_params=params)
+            sim.run()
+            self.assertEqual({io[4] for io in seen}, {ttl})
+            self.assertGreater(len(seen), 2)  # whole chunks and the partial chunk
 
     def test_the_server_limits_all_requests(self):
         self.addCleanup(setattr, fake.Config, "extra", {})
@@ -398,7 +413,7 @@ class PartialChunks(Case):
                 store = sim.engine.store
 
                 def count(ios):
-                    for _, chunks, _, _ in ios:
+                    for _, chunks, *_ in ios:
                         for at in range(0, len(chunks), fake.CHUNK_BYTES):
                             n = fake.chunk_tokens(chunks[at:])
                             sizes[n] = sizes.get(n, 0) + 1

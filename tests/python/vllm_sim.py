@@ -471,7 +471,7 @@ class Sim:
 
     def _check_saved(self, ios):
         """Check that the blocks of a store hold the KV of the stored chunks."""
-        for group, chunks, blocks, _ in ios:
+        for group, chunks, blocks, *_ in ios:
             ids = array("i")
             ids.frombytes(blocks)
             for i in range(len(chunks) // fake.CHUNK_BYTES):
