@@ -52,6 +52,8 @@ SH_ELSEWHERE = [
      "needs vLLM's server; tests/e2e reads these metrics"),
     ("docs/vllm.md", "KVTIER_LOAD_POLICY=faster vllm serve MODEL \\",
      "starts vLLM; tests/e2e does"),
+    ("docs/vllm.md", "KVTIER_MAX_TTL_SECONDS=28800 vllm serve MODEL \\",
+     "starts vLLM; tests/e2e does"),
     ("docs/vllm.md", "KVTIER_KV_EVENTS_STORAGE=host vllm serve MODEL \\",
      "starts vLLM; tests/e2e does"),
     ("docs/python.md", 'export AWS_ACCESS_KEY_ID="your-access-key-id"',
