@@ -3,6 +3,7 @@
  * load_policy: faster: the part of a hit that a scheduler loads, with speeds that the test writes
  * into the index, and with a clock that the test moves. */
 #include <math.h>
+#include <sys/stat.h>
 
 #include "engine-test.h"
 #include "engine/private.h"
@@ -147,9 +148,9 @@ open_over_two_storages(struct fixture *f)
     struct io io;
 
     kvt_engine_close(f->engine);
-    temp_dir_remove(&f->dir);
-    temp_dir_make(&f->dir);
-    snprintf(shared, sizeof shared, "remote_url=fault://shared=1/fs://%s", f->dir.path);
+    snprintf(shared, sizeof shared, "%s/shared", f->dir.path);
+    assert_int_equal(mkdir(shared, 0700), 0);
+    snprintf(shared, sizeof shared, "remote_url=fault://shared=1/fs://%s/shared", f->dir.path);
     snprintf(instance, sizeof instance, "test-worth-%d", (int)getpid());
     snprintf(disk, sizeof disk, "local_disk=%s/disk", f->dir.path);
     fixture_open(f, settings);
