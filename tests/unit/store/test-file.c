@@ -126,7 +126,7 @@ an_operation_without_key_or_bytes_is_refused(void **state)
         unsigned char *bytes = op.buf;
 
         if (fault == 0)
-            op.struct_size--;
+            op.struct_size = offsetof(struct kvt_op, expires_ns) - 1;
         if (fault == 1)
             op.key = NULL;
         if (fault == 2)
