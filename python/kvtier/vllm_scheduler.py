@@ -12,6 +12,7 @@ from . import _lib, vllm_adapters, vllm_handoff
 from .vllm_extra import describe
 from .vllm_log import log
 from .vllm_meta import NOTHING, KVTierMetadata, Report, UnusableWorker
+from .vllm_order import Order
 from .vllm_pins import Pins
 from .vllm_prefill import Prefill
 from .vllm_stats import Collector
@@ -26,7 +27,7 @@ class _Request:
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
                  "computed", "loading", "limit", "saved", "stored", "tail",
                  "tail_saved", "blocks", "read", "noted", "used", "wait", "findable",
-                 "yields", "skip_counted", "lookup_counted")
+                 "skip_counted", "lookup_counted")
 
     def __init__(self, request, seq, tags):
         self.request = request
@@ -47,7 +48,6 @@ class _Request:
         self.used = 0  # leading whole chunks that earlier requests used
         self.wait = None  # for the chunks of a prefill engine
         self.findable = 0  # leading tokens that a hit can have, once the planned saves end
-        self.yields = False  # the next lookup is put off
         self.skip_counted = False  # statistics count the tokens that limits skip
         self.lookup_counted = False  # with several hosts: statistics count the lookup
         self.blocks = None  # block lists, only if vLLM does not pass block lists
@@ -79,6 +79,7 @@ class Scheduler:
         self._requests = {}
         self._saving = {}  # the part of _requests with chunks left to save
         self._loads = []
+        self._order = Order()
         self._load_adapters = {}
         self._prefetches = []
         self._cancel = False
@@ -106,36 +107,40 @@ class Scheduler:
         """Begin the lookup of a request that enters vLLM's queue, so that chunks are read
         ahead, and the digest of the request's adapter."""
         if self._early:
-            self.matched_tokens(request, 0)
+            self._external_tokens(request, 0)
         else:
             self._knows_adapter(request)
 
     def matched_tokens(self, request, computed):
         """Return (number of tokens beyond `computed` that can be loaded, True if the load
         is asynchronous).  The number is None if vLLM should ask again later."""
+        if self._order.lets_pass(request.request_id):
+            return None, False
+        external = self._order.decide(request.request_id,
+                                      self._external_tokens(request, computed))
+        return external, bool(external)
+
+    def _external_tokens(self, request, computed):
         state = self._requests.get(request.request_id)
         if state is None:
             if not self._knows_adapter(request):
-                return None, False
+                return None
             state = self._admit(request)
-        if state.yields:
-            state.yields = False
-            return None, False
         if not state.may_load:
-            return 0, False
+            return 0
         if state.wait is not None and state.wait.is_pausing():
-            return None, False
+            return None
         most = self._longest_hit(state, computed)
         hit = self._lookup(state, computed, most)
         if hit is None:
             self._read_ahead(state)
-            return None, False
+            return None
         skipped = self._skipped(state)
         if state.wait is not None:
             unit = 1 if self._partial else self._chunk
             if not skipped and state.wait.goes_on(max(hit, computed), most, unit):
                 self._lookups.release(state.seq)  # a lookup of a leased hit finds no more chunks
-                return None, False
+                return None
             state.wait = None
         state.computed = computed
         state.stored = range(computed // self._chunk, hit // self._chunk)
@@ -144,9 +149,7 @@ class Scheduler:
             self._count_skipped(state, "limit", state.request.num_tokens - 1 - most)
         if 0 < external < self._min_retrieve:
             self._count_skipped(state, "short", external)
-        if external <= 0 or external < self._min_retrieve:
-            return 0, False
-        return external, True
+        return 0 if external < self._min_retrieve else max(external, 0)
 
     def _skipped(self, state):
         """Return the number of stored tokens that the hit leaves out by load_policy, and let
@@ -286,6 +289,7 @@ class Scheduler:
 
     def allocated(self, request, blocks, external):
         """Plan the load of [computed, hit): vLLM has allocated blocks for the hit."""
+        self._order.forget(request.request_id)
         if external <= 0:
             return
         state = self._requests[request.request_id]
@@ -341,13 +345,11 @@ class Scheduler:
                 # unreadable chunks again, for ever.
                 state.may_load = False
                 state.stored = range(0)
-                # vLLM 0.32 keeps a request that lost its blocks ahead of loaded requests, and
-                # without room for the first it starts none.  An undecided request goes behind.
-                state.yields = True
         for request_id in output.finished_recving or ():
             state = self._loading(request_id)
             if state is not None:
                 state.loading = None
+                self._order.loaded(request_id)
                 self._lookups.release(state.seq)
 
     def _stop(self):
@@ -570,6 +572,7 @@ class Scheduler:
     def finished(self, request):
         """Forget the request.  Return the kv_transfer_params of vLLM's answer, or None."""
         state = self._requests.pop(request.request_id, None)
+        self._order.forget(request.request_id)
         self._digest_requests.pop(request.request_id, None)
         self._saving.pop(request.request_id, None)
         if state is not None:

@@ -180,10 +180,36 @@ class Halves(unittest.TestCase):
                                  invalid_block_ids=set(bad)))
             half.received(Object(failed_recving=set(), finished_recving={name},
                                  invalid_block_ids=set()))
-            self.assertEqual(half.matched_tokens(req, 0), (None, False))
             self.assertEqual(half.matched_tokens(req, 0), (0, False))
             half.finished(req)
         self.assertEqual((self.store.seqs, self.store.leased), (0, set()))
+
+    def test_a_request_without_room_lets_loaded_requests_pass(self):
+        def end_load(name):
+            half.received(Object(failed_recving=None, finished_recving={name},
+                                 invalid_block_ids=set()))
+        half = self.scheduler()
+        big = request("big")
+        for started in (lambda req: half.allocated(req, None, 0), half.finished):
+            req, _ = self.allocate(half, "a", 0, 40, tuple(range(1, 16)))
+            self.assertEqual(half.matched_tokens(big, 0), (40, True))  # vLLM has no room
+            self.assertEqual(half.matched_tokens(big, 0), (40, True))
+            end_load("a")
+            for _ in range(2):
+                self.assertEqual(half.matched_tokens(big, 0), (None, False))
+            # A new load would take the room; a load that vLLM allocates decides nothing more.
+            new = request("new")
+            self.assertEqual(half.matched_tokens(new, 0), (None, False))
+            started(req)
+            self.assertEqual(half.matched_tokens(big, 0), (40, True))
+            self.assertEqual(half.matched_tokens(new, 0), (40, True))
+            half.allocated(new, None, 0)
+            half.finished(req)
+            req, _ = self.allocate(half, "b", 0, 40, tuple(range(1, 16)))
+            end_load("b")
+            self.assertEqual(half.matched_tokens(new, 0), (40, True))  # preempted
+            half.finished(new)
+            half.finished(req)
 
     def test_a_request_that_loads_at_a_reset_is_not_stored(self):
         half = self.scheduler()
@@ -191,7 +217,6 @@ class Halves(unittest.TestCase):
         half.reset()
         half.received(Object(failed_recving={"a"}, finished_recving={"a"},
                              invalid_block_ids=set()))
-        self.assertEqual(half.matched_tokens(req, 0), (None, False))
         self.assertEqual(half.matched_tokens(req, 0), (0, False))
         meta = half.build_meta(output({"a": 61}, {"a": (list(range(1, 17)),)}))
         self.assertFalse(meta.saves)

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which vLLM starts waiting requests, as far as an answer to a lookup changes it.
+
+vLLM starts no request behind the first request without room.  Loaded requests may be behind: all
+in vLLM 0.28, and in vLLM 0.32 behind a request whose load failed.  If the blocks of the loaded
+requests are the room, the engine hangs.  vLLM puts a request behind if the answer is undecided.
+"""
+
+
+class Order:
+    """Requests by id, between the first answer and the allocation of blocks."""
+
+    def __init__(self):
+        self._decided = set()  # have an answer; vLLM has not allocated blocks since
+        self._loaded = set()  # have all blocks of a load; vLLM has not started them
+        self._yielding = set()  # let loaded requests pass
+
+    def lets_pass(self, request_id):
+        """Return True if the request, which is looked up, must let loaded requests pass."""
+        self._loaded.discard(request_id)  # vLLM asks, so the request has no blocks
+        self._yielding.discard(request_id)
+        if request_id not in self._decided or not self._loaded:
+            return False
+        self._yielding.add(request_id)
+        return True
+
+    def decide(self, request_id, external):
+        """Return the answer for a request with `external` tokens to load: `external`, or None if
+        the load would take the room that another request waits for."""
+        if external and self._yielding:
+            external = None
+        if external is not None:
+            self._decided.add(request_id)
+        return external
+
+    def loaded(self, request_id):
+        """Note that the request's load has ended."""
+        self._loaded.add(request_id)
+
+    def forget(self, request_id):
+        """Note that vLLM has allocated blocks for the request, or that the request has ended."""
+        for requests in (self._decided, self._loaded, self._yielding):
+            requests.discard(request_id)
