@@ -15,7 +15,7 @@ from importlib.machinery import SourceFileLoader
 from unittest import mock
 
 import fake
-from vllm_case import prompt
+from vllm_case import SEVERAL_GROUPS, prompt
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "servers"))
@@ -159,6 +159,7 @@ class Storage(Case):
         self.assertEqual(self.hit(sim, prompt(2, N_TOKENS))[0], 0)
         self.assertEqual(self.last_skipped, {"slower": HIT})
 
+    @unittest.skipUnless(SEVERAL_GROUPS, "no hybrid attention with this vLLM")
     def test_windows_are_loaded_whole_or_not(self):
         windows = (10,)
         self.fill(self.directory(), windows=windows)
