@@ -12,7 +12,7 @@ import unittest
 from unittest import mock
 
 import fake
-from vllm_case import ALONE, groupings, prompt
+from vllm_case import ALONE, SEVERAL_GROUPS, groupings, prompt
 
 if fake.HAVE_VLLM:
     import vllm_sim
@@ -27,6 +27,7 @@ if fake.HAVE_VLLM:
     from vllm_sim import BLOCK, CHUNK, Sim
 
 LAYERS = (1, 2)  # of each stage: a group of the model has three layers
+ASYNC = {"is_async": True, "second_runner": True}
 REPORTS = fake.HAVE_VLLM and KVConnectorWorkerMetadata is not object
 
 
@@ -112,7 +113,18 @@ class Staged(Sim if fake.HAVE_VLLM else object):
             while len(self.flying[i][1]) < len(self.ranks) and self.random.random() < 0.5:
                 if i and len(self.flying[i - 1][1]) <= len(self.flying[i][1]):
                     break
+                if not self._has_tokens(self.flying[i][0]):
+                    break
                 self._run_rank(i)
+
+    def _has_tokens(self, output):
+        """Return True if the last stage has sampled all tokens that the step computes."""
+        cached = output.scheduled_cached_reqs
+        start = dict(zip(cached.req_ids, cached.num_computed_tokens))
+        start.update((new.req_id, new.num_computed_tokens)
+                     for new in output.scheduled_new_reqs)
+        return all(start[name] + n <= len(self.tokens[name])
+                   for name, n in output.num_scheduled_tokens.items())
 
     def _run_rank(self, i):
         output, results = self.flying[i]
@@ -188,10 +200,10 @@ class StagedCase(unittest.TestCase):
         sim.close()
         return sim.hits
 
-    def storm(self, windows, tp, depth, vanish=0.0, seed=0, layers=LAYERS):
+    def storm(self, windows, tp, depth, vanish=0.0, seed=0, layers=LAYERS, **kwargs):
         rand = random.Random(seed)
         sim = self.sim(n_blocks=36 * (1 + len(windows)), windows=windows, depth=depth, tp=tp,
-                       seed=seed, layers=layers)
+                       seed=seed, layers=layers, **kwargs)
         for i in range(30):
             sim.add("r%d" % i, prompt(i % 12, rand.randrange(5, 90), rand.choice((0, 5))),
                     max_tokens=rand.randrange(1, 24))
@@ -244,14 +256,22 @@ class Stages(StagedCase):
                     first = self.storm(windows, tp, depth)
                     self.assertGreater(first + self.storm(windows, tp, depth), 0)
 
+    def test_disorder_with_async_scheduling(self):
+        """With pipeline parallelism, vLLM schedules asynchronously for its second runner only."""
+        for i, windows in enumerate(groupings((), (10,), (13, 30), ALONE)):
+            with self.subTest(windows=windows):
+                first = self.storm(windows, 2 - i % 2, 3, **ASYNC)
+                self.assertGreater(first + self.storm(windows, 2 - i % 2, 3, **ASYNC), 0)
+
     def test_disorder_while_files_vanish(self):
         for windows in groupings((), (10,)):
-            ranks = set()
-            for seed in range(3):
-                with mock.patch.object(Worker, "_fail", failing()) as fail:
-                    self.storm(windows, 1, 2, vanish=0.3, seed=seed)
-                ranks |= set(fail.ranks)
-            self.assertEqual(ranks, {0, 1})
+            for depth, more in ((2, {}), (3, ASYNC)):
+                ranks = set()
+                for seed in range(3):
+                    with mock.patch.object(Worker, "_fail", failing()) as fail:
+                        self.storm(windows, 1, depth, vanish=0.3, seed=seed, **more)
+                    ranks |= set(fail.ranks)
+                self.assertEqual(ranks, {0, 1})
 
     def test_pinned_bytes_are_those_of_all_stages(self):
         sim = self.sim(tp=2)
@@ -274,6 +294,7 @@ class Stages(StagedCase):
             self.assertEqual(sim.hits, {"a": 0})
             sim.check_rest()
 
+    @unittest.skipUnless(SEVERAL_GROUPS, "no hybrid attention with this vLLM")
     def test_a_stage_without_layers_of_a_group_ends_the_wait(self):
         with mock.patch.object(Staged, "_stage_cache", without_layers), \
                 mock.patch.object(Staged, "_start_worker", start_any), \
