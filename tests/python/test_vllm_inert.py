@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import unittest
 from types import SimpleNamespace as Object
+from unittest import mock
 
 import fake
 from test_vllm_multi import together
@@ -112,6 +113,11 @@ class Inert(unittest.TestCase):
                         self.assertIn("nothing is stored or loaded", said.output[0])
                         self.assertIn(model.reason, said.output[0])
         self.assertGreater(tested, 2)
+
+    def test_vllm_refuses_each_connector_for_a_model_with_an_encoder(self):
+        with mock.patch.object(vllm_sim.ModelConfig, "is_encoder_decoder", True), \
+                self.assertRaisesRegex(AssertionError, "not currently supported with KV conn"):
+            Engine(models()["encoder and decoder"])
 
     def live(self, model, depth, settings):
         sim = Engine(model, depth=depth, **settings)
