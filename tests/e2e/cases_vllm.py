@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Further features of vLLM together with kvtier: hits after a restart, bit for bit."""
+import functools
 import json
 import os
 
 import workplace
 from case import CHUNK, all_found, request_twice, e2e
-from place import Skipped, check
+from cases_requests import abandon
+from place import TOKENS_FOUND, Skipped, check, in_parallel
 from server import same_answer
 
 ENGINES = ("--data-parallel-size", "2")
 ENGINES_ENV = {"VLLM_HOST_IP": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
+EXPERTS_ENV = {**ENGINES_ENV, "PYTHONPATH": os.pathsep.join((
+    os.path.join(workplace.REPOSITORY, "python"), os.path.dirname(os.path.abspath(__file__))))}
 DRAFTS = ("--speculative-config", json.dumps({
     "method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1,
     "prompt_lookup_max": 3}))
@@ -146,13 +150,31 @@ def lora_adapters(place):
 @e2e
 def data_parallel(place):
     """Two engines in a server: each engine hits the other engine's chunks."""
+    shared_by_engines(place)
+
+
+@e2e
+def expert_parallel(place):
+    """Experts split between two engines, which compute in lockstep: each engine hits the other
+    engine's chunks, and each engine loads while the other engine computes."""
+    place.model = "experts"
+    shared_by_engines(
+        place, "--enable-expert-parallel", "--worker-extension-cls", "expert_exchange.Nothing",
+        env=EXPERTS_ENV, more=load_while_the_other_computes, local_cpu="false",
+        remote_url='"fault://delay_ms=300/fs://%s"' % place.store)
+
+
+def shared_by_engines(place, *args, env=ENGINES_ENV, more=None, **settings):
+    """settings: of the second server; more: a function with further checks of this server."""
     needs_kvtier(place)
+    args += ENGINES
     asked = []
-    with place.server(*ENGINES, env=ENGINES_ENV) as server:
+    with place.server(*args, env=env) as server:
         for engine, lengths in enumerate(((300, 1100), (600, 900))):
             asked.append(request_twice(place, server, lengths, engine=engine))
         place.stored()
-    with place.server(*ENGINES, env=ENGINES_ENV) as server:
+    place.settings.update(settings)
+    with place.server(*args, env=env) as server:
         for engine, (prompts, oracles) in enumerate(asked):
             all_found(place, server, prompts, oracles, f"in engine {1 - engine}",
                       engine=1 - engine)
@@ -160,5 +182,29 @@ def data_parallel(place):
         counted = place.counted(server, "load_chunks", chunks)
         check(counted["load_chunks"] == chunks,
               "%d chunks were loaded, not %d" % (counted["load_chunks"], chunks))
+        if more:
+            more(place, server, asked)
         place.check_idle(server)
     place.check_hashes()
+
+
+def load_while_the_other_computes(place, server, asked):
+    """One engine loads and loses a client while the other engine computes; then both load."""
+    for computing in (0, 1, None):
+        server.reset_prefix_cache()
+        before = server.metrics()[TOKENS_FOUND]
+        jobs = [(functools.partial(abandon, server, asked[0][0][1], 0.2), None)]
+        for engine, requests in enumerate(asked):
+            if engine == computing:
+                requests = [([5, 6, 7], None)]
+            else:
+                requests = zip(*requests)
+            jobs += [(functools.partial(server.complete, prompt, 32 if oracle else 200,
+                                        engine=engine), oracle) for prompt, oracle in requests]
+        answers = in_parallel([job for job, _ in jobs])
+        for answer, (_, oracle) in zip(answers, jobs):
+            if oracle:
+                place.check_close(answer, oracle, f"while engine {computing} computes")
+        place.check_idle(server)
+        found = server.metrics()[TOKENS_FOUND] - before
+        check(found >= 4 * CHUNK, f"{found} tokens were loaded while engine {computing} computes")
