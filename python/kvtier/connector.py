@@ -65,7 +65,8 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = vllm_config.kv_transfer_config
         self._parent = _parent(self, sys._getframe(1))
         config = _lib.Config(
-            connector_json=json.dumps(transfer.kv_connector_extra_config or {}))
+            connector_json=json.dumps(transfer.kv_connector_extra_config or {}),
+            settings=vllm_model.forced_settings(kv_cache_config))
         try:
             self._open(vllm_config, role, kv_cache_config, config)
         except vllm_model.Unsupported as e:
@@ -85,8 +86,8 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
         settings = config.values()
         if CacheHitSource is not None:
             self._storage = _storage_source(settings)
-        infos = vllm_model.groups(vllm_config, kv_cache_config,
-                                  int(settings["chunk_size"]))
+        chunk_tokens = int(settings["chunk_size"])
+        infos = vllm_model.groups(vllm_config, kv_cache_config, chunk_tokens)
         if KVConnectorTransferResults is None and (
                 len(infos) > 1 or infos[0].kind == _lib.GROUP_SLIDING):
             raise vllm_model.Unsupported(
@@ -98,6 +99,10 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
                 "several stages or hosts, or layers with different KV in a KV cache group, in "
                 "this vLLM, in which workers cannot report to the scheduler")
         if role == KVConnectorRole.SCHEDULER:
+            if any(info.is_state for info in infos):
+                log.info("kvtier: chunk_size is %d, the block size of vLLM, because vLLM keeps "
+                         "states of Mamba or linear attention only after whole blocks",
+                         chunk_tokens)
             self._open_scheduler(vllm_config, kv_cache_config, config, settings, infos)
             return
         model = vllm_model.model(vllm_config, infos, vllm_config.parallel_config.rank, "")

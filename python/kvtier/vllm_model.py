@@ -22,10 +22,12 @@ _MLA = "MLAAttentionSpec"
 # attention_chunk_size tokens: never more than with a window of this size.
 _WINDOWS = {"SlidingWindowSpec": "sliding_window",
             "ChunkedLocalAttentionSpec": "attention_chunk_size"}
-_KINDS = ("FullAttentionSpec", _MLA, *_WINDOWS)
+# A layer of Mamba or linear attention has a state: a block holds the state after the block's
+# last token.  A hit needs only the state after the last token of the hit.
+_STATE = "MambaSpec"
+_KINDS = ("FullAttentionSpec", _MLA, _STATE, *_WINDOWS)
 # Models with layers of other kinds, for a message.
-_MODELS = {"MambaSpec": "a state instead of KV in some layers (Mamba, linear attention)",
-           "CrossAttentionSpec": "an encoder beside the decoder (cross attention)"}
+_MODELS = {"CrossAttentionSpec": "an encoder beside the decoder (cross attention)"}
 
 # LMCache's names of KV cache types.
 _KV_DTYPES = {
@@ -53,14 +55,16 @@ class Unsupported(Exception):
 class GroupInfo:
     """A group of kvtier: layers with a common block table and blocks of one shape."""
 
-    __slots__ = ("table", "kind", "window", "in_pieces", "block_tokens", "blocks_per_chunk",
-                 "format", "n_heads", "head_bytes", "block_bytes", "layout", "layers",
-                 "replicated", "packing", "dtype")
+    __slots__ = ("table", "kind", "window", "in_pieces", "is_state", "block_tokens",
+                 "blocks_per_chunk", "format", "n_heads", "head_bytes", "block_bytes", "layout",
+                 "layers", "replicated", "packing", "dtype")
 
     def __init__(self, table=0):
         self.table = table  # number of vLLM's KV cache group, which has the block table
         self.packing = _lib.PACKING_UNKNOWN
         self.in_pieces = False  # chunked local attention; `window` is the size of a piece
+        self.is_state = False  # Mamba, linear attention: a block is a state
+        self.replicated = 0
 
     def first_kept(self, start):
         """Return the first token whose block vLLM keeps for a step that begins at token
@@ -133,6 +137,9 @@ def _check_spec(vllm_config, spec):
     # Compare the class: a FullAttentionSpec may have a sliding_window and still keep all
     # blocks.
     name = type(spec).__name__
+    if name == _STATE:
+        _check_state(vllm_config, spec)
+        return
     if name not in _KINDS:
         raise Unsupported("%s: KV cache of kind %s"
                           % (_MODELS.get(name, "the model's attention"), name))
@@ -148,6 +155,34 @@ def _check_spec(vllm_config, spec):
     # prefix caching off.
     if name == _MLA and not getattr(vllm_config.cache_config, "enable_prefix_caching", True):
         raise Unsupported("MLA without prefix caching")
+
+
+def _check_state(vllm_config, spec):
+    name = "the states of Mamba or linear attention (MambaSpec)"
+    mode = getattr(spec, "mamba_cache_mode", "none")
+    if mode != "align":
+        raise Unsupported("%s with mamba_cache_mode %s; use --enable-prefix-caching, with which "
+                          "vLLM keeps states for later prompts" % (name, mode))
+    if not _reports_states():
+        raise Unsupported("%s in this vLLM, which does not report the blocks of final states to "
+                          "connectors; vLLM 0.32 does" % name)
+    if spec.num_speculative_blocks:
+        raise Unsupported("%s with speculative decoding, which changes a state after the step's "
+                          "blocks are saved" % name)
+    if getattr(vllm_config.cache_config, "use_replayssm", False):
+        raise Unsupported("%s with use_replayssm, which keeps a part of a state outside the "
+                          "state's block" % name)
+    if is_staged(device_type(vllm_config)):
+        raise Unsupported("%s on a device of type %s" % (name, device_type(vllm_config)))
+
+
+def _reports_states():
+    """Return True if vLLM's scheduler reports the blocks that hold a final state."""
+    try:
+        from vllm.v1.core.sched.output import KVConnectorBlockState
+    except ImportError:
+        return False
+    return "boundary_state_offloads" in getattr(KVConnectorBlockState, "__dataclass_fields__", ())
 
 
 def _shapes(group):
@@ -195,6 +230,18 @@ def needs_reports(vllm_config, kv_cache_config):
                    for group in kv_cache_config.kv_cache_groups))
 
 
+def forced_settings(kv_cache_config):
+    """Return the settings that a model forces, as ["NAME=value"].  vLLM keeps states only after
+    whole blocks, so the chunk of a model with states is a block of vLLM."""
+    groups_found = kv_cache_config.kv_cache_groups
+    if not any(getattr(spec, "mamba_cache_mode", None) == "align"
+               for group in groups_found for spec, _ in _shapes(group)):
+        return []
+    return ["save_unfull_chunk=false",
+            "chunk_size=%d" % math.lcm(*(group.kv_cache_spec.block_size
+                                         for group in groups_found))]
+
+
 def check_chunk_size(chunk_tokens, block_sizes):
     """Raise ValueError unless a chunk is a whole number of blocks of every group."""
     wrong = [size for size in block_sizes if chunk_tokens % size]
@@ -229,6 +276,10 @@ def _describe(vllm_config, kv_cache_config, chunk_tokens, table, spec, layers, i
     """Return the GroupInfo of layers with one spec.  is_alone: the model has no other layers."""
     is_mla = type(spec).__name__ == _MLA
     info = GroupInfo(table)
+    info.layers = layers
+    if type(spec).__name__ == _STATE:
+        _describe_state(info, spec, vllm_config, chunk_tokens)
+        return info
     info.window = _window(spec)
     info.in_pieces = type(spec).__name__ == "ChunkedLocalAttentionSpec"
     info.kind = _lib.GROUP_SLIDING if info.window else _lib.GROUP_FULL
@@ -243,11 +294,44 @@ def _describe(vllm_config, kv_cache_config, chunk_tokens, table, spec, layers, i
         _describe_packing(info, spec, vllm_config, kv_cache_config)
     else:  # two kinds of FP8 are both bytes
         info.layout = getattr(vllm_config.cache_config, "cache_dtype", "auto")
-    info.layers = layers
     # Every rank of a stage computes the whole latent vector of MLA.
     info.replicated = int(
         is_mla and vllm_config.parallel_config.tensor_parallel_size > 1)
     return info
+
+
+def _describe_state(info, spec, vllm_config, chunk_tokens):
+    """Fill in a group of states.  A window of two tokens makes the library search only the
+    last chunk of a hit."""
+    if spec.block_size != chunk_tokens:
+        raise Unsupported("states for each %d tokens beside blocks of another size"
+                          % spec.block_size)
+    info.is_state = True
+    info.kind, info.window = _lib.GROUP_SLIDING, 2
+    info.block_tokens, info.blocks_per_chunk = spec.block_size, 1
+    info.dtype = str(spec.dtypes[0])
+    info.n_heads = info.head_bytes = 0
+    info.block_bytes = spec.real_page_size_bytes
+    info.format = _lib.FORMAT_OPAQUE
+    info.layout = _state_layout(spec, vllm_config)
+
+
+def _state_layout(spec, vllm_config):
+    """Return a text that is different for each order of the bytes in a state.  vLLM's kernels
+    decide the order, so the text contains vLLM's version."""
+    import torch
+    from vllm import __version__ as version
+    from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
+
+    parts = ",".join("%s-%s" % ("x".join(map(str, shape)), dtype)
+                     for shape, dtype in zip(spec.shapes, spec.dtypes))
+    isa = "hip" if torch.version.hip else ""
+    if device_type(vllm_config) == "cpu":
+        isa = "%s-%s" % (torch.backends.cpu.get_cpu_capability(),
+                         "amx" if torch.cpu._is_amx_tile_supported() else "")
+    return "vllm-%s:state:%s:%s:%s:%s:%s" % (
+        version, getattr(spec.mamba_type, "name", spec.mamba_type), parts,
+        "DS" if is_conv_state_dim_first() else "SD", device_type(vllm_config), isa)
 
 
 def _window(spec):
@@ -357,8 +441,9 @@ def _isa(spec, vllm_config):
 
 def kv_dtype(infos):
     """Return LMCache's name of the type of the KV: of the largest blocks, which all stages have.
-    The types of the other layers are in the layouts."""
-    names = set({info.table: info.dtype for info in infos}.values())
+    The types of the other layers, and of states beside KV, are in the layouts."""
+    attention = [info for info in infos if not info.is_state] or infos
+    names = set({info.table: info.dtype for info in attention}.values())
     if len(names) > 1:
         raise Unsupported("KV cache groups of different types: %s"
                           % ", ".join(sorted(names)))

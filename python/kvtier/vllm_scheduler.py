@@ -12,6 +12,7 @@ from . import _lib, vllm_adapters, vllm_handoff
 from .vllm_extra import describe
 from .vllm_log import log
 from .vllm_meta import NOTHING, KVTierMetadata, Report, UnusableWorker
+from .vllm_model import NULL_BLOCK
 from .vllm_order import Order
 from .vllm_pins import Pins
 from .vllm_prefill import Prefill
@@ -383,14 +384,15 @@ class Scheduler:
             self._resume(new.req_id for new in output.scheduled_new_reqs)
         self._distrust(output, resumed)
         # Without get_block_ids, output names only requests that got blocks in this step.
-        get_block_ids = getattr(getattr(output, "kv_connector_block_state", None),
-                                "get_block_ids", None)
+        block_state = getattr(output, "kv_connector_block_state", None)
+        get_block_ids = getattr(block_state, "get_block_ids", None)
         if get_block_ids is None and self._requests:
             self._track_blocks(output)
         saves, adapter_saves = (), ()
         if self._saving and output.num_scheduled_tokens:
             saves, adapter_saves = self._plan_saves(
-                output.num_scheduled_tokens, get_block_ids)
+                output.num_scheduled_tokens, get_block_ids,
+                getattr(block_state, "boundary_state_offloads", {}))
         lookups = self._hosts.take_messages() if self._hosts else None
         if not (saves or adapter_saves or self._loads or self._prefetches
                 or self._cancel or lookups):
@@ -428,8 +430,10 @@ class Scheduler:
                 state.tail_saved = False
                 self._saving[request_id] = state
 
-    def _plan_saves(self, scheduled, get_block_ids):
-        """Return (ios of the base model, [(adapter, ios of the adapter)])."""
+    def _plan_saves(self, scheduled, get_block_ids, final_states):
+        """Return (ios of the base model, [(adapter, ios of the adapter)]).  final_states:
+        {request id: [(table, block, tokens)]}, the blocks that hold the final state after so
+        many tokens when this step ends."""
         plain, by_adapter = [], {}
         for request_id in self._saving.keys() & scheduled.keys():
             state = self._saving[request_id]
@@ -450,7 +454,8 @@ class Scheduler:
                 ids = (state.blocks if get_block_ids is None
                        else get_block_ids(request_id))
                 if ids is not None:
-                    if last > state.saved and self._save(ios, state, ids, start, last):
+                    if last > state.saved and self._save(ios, state, ids, start, last,
+                                                         final_states.get(request_id, ())):
                         state.findable = last * self._chunk
                     if tail and self._save_tail(ios, state, ids, start):
                         state.findable = state.request.num_prompt_tokens
@@ -462,11 +467,15 @@ class Scheduler:
                 del self._saving[request_id]
         return plain, [pair for pair in by_adapter.items() if pair[1]]
 
-    def _save(self, ios, state, ids, start, last):
+    def _save(self, ios, state, ids, start, last, final_states):
         """Plan the save of the chunks below `last`, which this step completes.  Return True if
-        every window of the hit is saved."""
+        every window and every state of the hit is saved."""
         end, is_findable = self._findable_end(state, last), True
         for group, info in enumerate(self._infos):
+            if info.is_state:
+                is_findable &= self._save_states(ios, state, group, ids[info.table], start, last,
+                                                 final_states)
+                continue
             if info.kind == _lib.GROUP_SLIDING:
                 # Save the chunks that a hit of `end` tokens needs.
                 first = max(0, end - info.window + 1) // self._chunk
@@ -481,6 +490,24 @@ class Scheduler:
             for span in spans:
                 self._save_span(ios, state, group, ids[info.table], *span)
         return is_findable
+
+    def _save_states(self, ios, state, group, ids, start, last, final_states):
+        """Plan the save of the final states for the chunks below `last`.  Return True if the
+        state after chunk last - 1 is among them.
+
+        A block table does not tell which blocks hold a final state: vLLM moves a request's
+        state from block to block, and a block between two states is the null block."""
+        table, ends = self._infos[group].table, set()
+        if start and not state.saved:
+            # The step begins with the state in the block of the token before: after a hit of
+            # vLLM's own cache, this state is final and not reported.
+            final_states = [*final_states, (table, ids[(start - 1) // self._chunk], start)]
+        for found_in, block, tokens in final_states:
+            chunk, rest = divmod(tokens, self._chunk)
+            if found_in == table and not rest and chunk <= last and block != NULL_BLOCK:
+                ends.add(chunk)
+                self._save_blocks(ios, state, group, array("i", (block,)), chunk - 1, chunk)
+        return last in ends
 
     def _findable_end(self, state, n_chunks):
         """Return the tokens of the longest hit in n_chunks chunks of the request."""
@@ -515,9 +542,12 @@ class Scheduler:
     def _save_span(self, ios, state, group, ids, first, last):
         per_chunk = self._infos[group].blocks_per_chunk
         last = min(last, len(ids) // per_chunk)
-        if first >= last:
-            return
-        blocks = array("i", ids[first * per_chunk:last * per_chunk])
+        if first < last:
+            self._save_blocks(ios, state, group,
+                              array("i", ids[first * per_chunk:last * per_chunk]), first, last)
+
+    def _save_blocks(self, ios, state, group, blocks, first, last):
+        """Plan the save of the chunks first .. last - 1 of a group, in `blocks`."""
         chunks = self._chunks(state, first, last)
         ios.append((group, chunks, blocks.tobytes(), state.tags.tags, state.tags.ttl))
         if self._events:

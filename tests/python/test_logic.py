@@ -499,6 +499,7 @@ class Spec:
 FullAttentionSpec = type("FullAttentionSpec", (Spec,), {})
 SlidingWindowSpec = type("SlidingWindowSpec", (Spec,), {})
 MLAAttentionSpec = type("MLAAttentionSpec", (FullAttentionSpec,), {})
+MambaSpec = type("MambaSpec", (Spec,), {})
 
 
 class Model(unittest.TestCase):
@@ -524,7 +525,7 @@ class Model(unittest.TestCase):
                 (MLAAttentionSpec(), {"prefix_caching": False},
                  "MLA without prefix caching"),
                 (mla, {}, "kind SlidingWindowMLASpec"),
-                (type("MambaSpec", (Spec,), {})(), {}, "kind MambaSpec"),
+                (MambaSpec(), {}, "MambaSpec.*mamba_cache_mode none; use --enable-prefix-caching"),
                 (narrow, {}, "a sliding window of 1"),
                 (FullAttentionSpec(), {"decode_context_parallel_size": 2},
                  "decode_context_parallel_size > 1"),
@@ -546,6 +547,39 @@ class Model(unittest.TestCase):
         silent = self.config()
         del silent.cache_config.enable_prefix_caching
         vllm_model.check_supported(silent, self.cache(MLAAttentionSpec()))
+
+    def test_states_need_a_vllm_that_reports_final_states(self):
+        def state(mode="align", n_speculative=0):
+            spec = MambaSpec()
+            spec.mamba_cache_mode, spec.num_speculative_blocks = mode, n_speculative
+            return spec
+
+        replay, device = self.config(), self.config()
+        replay.cache_config.use_replayssm = True
+        device.device_config.device_type = "xpu"
+        for spec, config, reports, why in (
+                (state(), self.config(), False, "does not report the blocks of final states"),
+                (state("all"), self.config(), True, "mamba_cache_mode all"),
+                (state("none"), self.config(), True, "mamba_cache_mode none"),
+                (state(n_speculative=2), self.config(), True, "speculative decoding"),
+                (state(), replay, True, "use_replayssm"),
+                (state(), device, True, "a device of type xpu")):
+            with mock.patch.object(vllm_model, "_reports_states", lambda: reports):
+                with self.assertRaisesRegex(vllm_model.Unsupported, why):
+                    vllm_model.check_supported(config, self.cache(FullAttentionSpec(), spec))
+                vllm_model.check_supported(self.config(), self.cache(state()) if reports
+                                           else self.cache(FullAttentionSpec()))
+
+    def test_the_chunk_of_a_model_with_states_is_a_block(self):
+        state, small = MambaSpec(), FullAttentionSpec()
+        state.mamba_cache_mode, state.block_size, small.block_size = "align", 528, 16
+        self.assertEqual(vllm_model.forced_settings(self.cache(FullAttentionSpec())), [])
+        self.assertEqual(vllm_model.forced_settings(self.cache(small, state)),
+                         ["save_unfull_chunk=false", "chunk_size=528"])
+        small.block_size = 32  # states are kept more often than the chunk is complete
+        self.assertIn("chunk_size=1056", vllm_model.forced_settings(self.cache(small, state)))
+        with self.assertRaisesRegex(vllm_model.Unsupported, "528 tokens"):
+            vllm_model.groups(self.config(), self.cache(small, state), 1056)
 
     def test_each_stage_needs_layers_of_each_group(self):
         config = self.config(pipeline_parallel_size=2)

@@ -200,10 +200,11 @@ class StagedCase(unittest.TestCase):
         sim.close()
         return sim.hits
 
-    def storm(self, windows, tp, depth, vanish=0.0, seed=0, layers=LAYERS, **kwargs):
+    def storm(self, windows, tp, depth, vanish=0.0, seed=0, layers=LAYERS, resets=0.0, **kwargs):
         rand = random.Random(seed)
-        sim = self.sim(n_blocks=36 * (1 + len(windows)), windows=windows, depth=depth, tp=tp,
-                       seed=seed, layers=layers, **kwargs)
+        sim = self.sim(**dict(dict(
+            n_blocks=36 * (1 + len(windows or ())), windows=windows, depth=depth, tp=tp,
+            seed=seed, layers=layers), **kwargs))
         for i in range(30):
             sim.add("r%d" % i, prompt(i % 12, rand.randrange(5, 90), rand.choice((0, 5))),
                     max_tokens=rand.randrange(1, 24))
@@ -214,6 +215,8 @@ class StagedCase(unittest.TestCase):
                 sim.step()
             if rand.random() < 0.25:
                 sim.abort("r%d" % rand.randrange(i + 1))
+            if resets and rand.random() < resets:
+                sim.reset()
         sim.run(at_most=200000)
         sim.check_rest()
         sim.close()

@@ -343,7 +343,7 @@ class Sim:
         self._expect(self.tokens[name])
         half = self.connector._scheduler
         state = half and half._requests.get(name)
-        assert not state or state.saved * CHUNK <= request.num_computed_tokens
+        assert not state or state.saved * half._chunk <= request.num_computed_tokens
 
     def _end_loads(self):
         for load in list(self.engine.loading):
@@ -442,21 +442,25 @@ class Sim:
             tokens = list(tokens)  # vLLM drops the step's samples
         assert len(tokens) >= start + n, (name, len(tokens), start, n)
         for group, table in enumerate(self.tables[name]):
-            window = self.windows[group]
-            oldest = max(0, start - window + 1) if window else 0
-            if isinstance(window, Pieces):
-                oldest = start // window * window
             for layer, cells in enumerate(self.cells):
                 kv = kv_of(tokens[:start + n], group, self.first_layer + layer, weights)
-                for at in range(oldest, start):
-                    got = int(cells[table[at // BLOCK], at % BLOCK])
-                    assert got == kv[at], (
-                        "%s reads wrong KV: group %d token %d" % (name, group, at))
-                for at in range(start, start + n):
-                    block = table[at // BLOCK]
-                    assert block > 0
-                    cells[block, at % BLOCK] = kv[at]
+                self._compute_layer(name, group, table, cells, kv, start)
         return self._sample(tokens, start + n, stale)
+
+    def _compute_layer(self, name, group, table, cells, kv, start):
+        """Check the KV of a layer before token `start`, and write kv[start:]."""
+        window = self.windows[group]
+        oldest = max(0, start - window + 1) if window else 0
+        if isinstance(window, Pieces):
+            oldest = start // window * window
+        for at in range(oldest, start):
+            got = int(cells[table[at // BLOCK], at % BLOCK])
+            assert got == kv[at], (
+                "%s reads wrong KV: group %d token %d" % (name, group, at))
+        for at in range(start, len(kv)):
+            block = table[at // BLOCK]
+            assert block > 0
+            cells[block, at % BLOCK] = kv[at]
 
     def _sample(self, tokens, computed, stale):
         if computed < len(tokens):
