@@ -7,6 +7,7 @@ import cases_disaggregated  # noqa: F401
 import cases_requests  # noqa: F401
 import cases_damage  # noqa: F401
 import cases_hybrid  # noqa: F401
+import cases_states  # noqa: F401
 import cases_vllm  # noqa: F401
 import cases_events  # noqa: F401
 import cases_parallel  # noqa: F401
