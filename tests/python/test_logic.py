@@ -595,7 +595,7 @@ class Model(unittest.TestCase):
         config = self.config(tensor_parallel_size=2, pipeline_parallel_size=3,
                              data_parallel_size=2, enable_expert_parallel=True)
         config.model_config = Object(model="m")
-        infos = [Object(table=0, dtype="torch.bfloat16")]
+        infos = [Object(table=0, dtype="torch.bfloat16", is_state=False)]
         models = [vllm_model.model(config, infos, rank, "") for rank in (0, 5, 6, 11)]
         self.assertEqual([(model.world_size, model.rank) for model in models],
                          [(6, 0), (6, 5), (6, 0), (6, 5)])
