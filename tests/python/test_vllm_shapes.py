@@ -9,7 +9,7 @@ from types import SimpleNamespace as Object
 from unittest import mock
 
 import fake
-from vllm_case import ALONE, prompt
+from vllm_case import ALONE, SEVERAL_GROUPS, prompt
 
 if fake.HAVE_VLLM:
     import torch
@@ -21,7 +21,7 @@ if fake.HAVE_VLLM:
 
     from kvtier import vllm_model
     from kvtier.vllm_worker import Worker
-SUPPORTED = fake.HAVE_VLLM and "layers" in KVCacheTensor.__dataclass_fields__
+SUPPORTED = SEVERAL_GROUPS and "layers" in KVCacheTensor.__dataclass_fields__
 
 
 def head_size(layer):
