@@ -320,7 +320,9 @@ class Stages(StagedCase):
             with self.assertLogs("vllm.kvtier") as said:
                 sim.run(at_most=10**6)
             self.assertEqual(str(said.output).count("only 1 of 2 workers"), 1)
-            self.assertEqual(sim.hits, {"a": 0, "b": 60})  # by vLLM's own cache
+            # One request is computed; the other request hits in vLLM's own cache.  If the wait
+            # ends between the lookups of the two, the second request is computed first.
+            self.assertEqual(sorted(sim.hits.values()), [0, 60])
             self.assertFalse(self.files(0))
             sim.ranks[1].half.report = report
             sim.add("c", prompt(3, 61))
