@@ -28,8 +28,9 @@ look_up_chunk(struct kvt__level *level, struct kvt__store_req *req)
 
 /* Return true if the index has the chunk of a PUT.  If the chunk has no identity and the request
  * may not load the chunk, forget the entry for the PUT, unless another engine has a lease of the
- * chunk.  *replaces: another chunk has the name, or the chunk lives too short, and the PUT replaces
- * the object. */
+ * chunk.  *replaces: another chunk has the name, and the PUT replaces the object.  A chunk that
+ * lives too short is written again without force: a load that holds a lease must find the
+ * chunk. */
 static bool
 has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *replaces)
 {
@@ -41,9 +42,8 @@ has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *repl
     if (!kvt__table_find(index, &name, NULL, &record) ||
         record.flags & KVT__TABLE_UNREAD)
         return false;
-    *replaces = !kvt__store_accepts_id(level->store, &req->id, &record.id) ||
-                kvt__level_must_rewrite(level, &record, req->expires_ns);
-    if (*replaces)
+    *replaces = !kvt__store_accepts_id(level->store, &req->id, &record.id);
+    if (*replaces || kvt__level_must_rewrite(level, &record, req->expires_ns))
         return false;
     if (!kvt__store_accepts(level->store, req->space, req->needs_id, &record))
         return kvt__table_forget(index, &record, false);

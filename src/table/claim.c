@@ -224,6 +224,15 @@ is_expired(const struct kvt__table *t, uint32_t entry)
     return end && end <= wall;
 }
 
+/* Return true if a PUT without end must write the object of the entry again: the object has an end,
+ * so the object has a mark (store/private.h), which chunks in memory do not have. */
+static bool
+needs_other_object(const struct kvt__table *t, uint32_t entry, const struct kvt__record *record)
+{
+    return !t->of_memory && !record->expires_ns && !(record->flags & KVT__TABLE_FOUND) &&
+           tb_expiry(TB_LOAD(&t->cold[entry].packed));
+}
+
 /* Return true if the entry of the name already describes the record. */
 static bool
 is_present(const struct kvt__table *t, uint32_t entry, const struct kvt__record *record)
@@ -234,7 +243,7 @@ is_present(const struct kvt__table *t, uint32_t entry, const struct kvt__record 
     memcpy(id, record->id.b, sizeof id);
     return record->flags & KVT__TABLE_UNREAD ||
            (!(TB_LOAD(&e->word) & TB_UNREAD) && TB_LOAD(&e->id[0]) == id[0] &&
-            TB_LOAD(&e->id[1]) == id[1]);
+            TB_LOAD(&e->id[1]) == id[1] && !needs_other_object(t, entry, record));
 }
 
 /* Correct the bytes of an entry and of the table, because a listing found the entry's object with

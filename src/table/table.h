@@ -338,9 +338,10 @@ struct kvt__claim {
  * now) of the object.  An expired entry of the name is replaced, leased or not, unless the record is
  * UNREAD.  text: the text of the name's space; NULL if name->digest is 0.  0; errors, which leave no
  * claim:
- *   -EEXIST    the name has a READY entry with this identity and without UNREAD
- *   -EBUSY     another claim of the name is in progress, or the entry has a lease and
- *              another identity
+ *   -EEXIST    the name has a READY entry with this identity and without UNREAD.  In storage, an
+ *              entry with an end does not count for a new object without end
+ *   -EBUSY     another claim of the name is in progress, or the entry has a lease and the
+ *              claim would replace the object
  *   -ENOSPC    the budget or the table is full: evict, then claim again
  *   -ENFILE    all spaces for this kind of text have entries
  *   -EAGAIN    this handle has 1024 claims

@@ -169,6 +169,26 @@ the_longest_time_to_live_counts(void **state)
     check_counted(e, 1, 0);
 }
 
+/* A lookup has promised the chunk: the load that follows must find the chunk. */
+static void
+a_leased_chunk_is_not_written_again(void **state)
+{
+    struct env *e = *state;
+    struct kvt__chunk_key key = key_of(e, 1);
+
+    assert_int_equal(put_until(e, 1, in_s(TTL_S)), 0);
+    assert_true(lease(e, 1));
+    assert_int_equal(put(e, 1), -EEXIST);
+    assert_true(is_marked(e, 1));
+    assert_true(kvt__store_has_lease(e->store, &key, &last_lease));
+    kvt__store_unlease(e->store, &e->space, &last_lease);
+    assert_int_equal(put(e, 1), 0);
+    assert_false(is_marked(e, 1));
+    moved_s += TTL_S;
+    assert_int_equal(get(e, 1), 0);
+    check_counted(e, 1, 0);
+}
+
 static void
 a_store_in_another_encoding_lets_a_chunk_live_on(void **state)
 {
@@ -700,6 +720,7 @@ main(void)
         TEST(a_lease_does_not_prolong_a_life),
         TEST(a_store_of_an_expired_chunk_renews_the_chunk),
         TEST(the_longest_time_to_live_counts),
+        TEST(a_leased_chunk_is_not_written_again),
         TEST(a_store_in_another_encoding_lets_a_chunk_live_on),
         TEST(an_expired_file_that_cannot_be_deleted_is_deleted_later),
         TEST(a_full_store_evicts_expired_chunks_first),
