@@ -55,13 +55,16 @@ end_claims(struct tb_change *c, unsigned owner)
     return n;
 }
 
-/* End the claims of the last owner with this handle's number, and write the handle's record.  The
- * caller holds the lock; kvt__tb_lock() has completed the transaction of the last owner. */
+/* End the claims and reads of the last owner with this handle's number, if that owner has died, and
+ * write the handle's record.  The caller holds the lock; kvt__tb_lock() has completed the
+ * transaction of the last owner. */
 static int
 begin_life(struct kvt__table *t, uint64_t limit_bytes)
 {
     struct tb_change c = { .table = t };
 
+    if (TB_LOAD(&t->owners[t->owner].incarnation))
+        kvt__table_set_reading(t, 0);
     (void)end_claims(&c, t->owner);
     if (!tb_is_usable(t))
         return -ESTALE;
@@ -136,6 +139,7 @@ kvt__tb_recover_owner(struct kvt__table *t, unsigned owner)
         return 0;
     if (TB_LOAD(&t->owners[owner].incarnation) == incarnation) {
         n = end_claims(&c, owner);
+        kvt__table_set_reading(t, 0);
         set_owner(&c, owner, 0, 0);
     }
     kvt__tb_end(&c);

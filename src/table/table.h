@@ -285,8 +285,8 @@ struct kvt__table_speed {
 };
 
 /* Write and read the speed of a table, as kvt__table_set_rates().  kvt__table_set_speed() does not
- * write reading_since_ns.  The value of reading_since_ns is that of the last writer, which may be
- * dead.  A speed above KVT__TABLE_MOST_BYTES_PER_S is read as not measured. */
+ * write reading_since_ns.  The value of reading_since_ns is that of the last writer; the recovery of
+ * a dead owner sets the value to 0.  A speed above KVT__TABLE_MOST_BYTES_PER_S is read as not measured. */
 void kvt__table_set_speed(struct kvt__table *table, const struct kvt__table_speed *speed);
 void kvt__table_set_reading(struct kvt__table *table, int64_t since_ns);
 struct kvt__table_speed kvt__table_get_speed(const struct kvt__table *table);

@@ -55,6 +55,32 @@ claims_of_a_dead_owner_end_on_conflict(void **state)
     kvt__table_close(t);
 }
 
+static void
+die_amid_a_read(const struct dir *d)
+{
+    kvt__table_set_reading(open_writer(d), kvt__now_ns());
+}
+
+/* Otherwise the storage would look stalled until the next read begins. */
+static void
+reads_of_a_dead_owner_end(void **state)
+{
+    struct kvt__table *t, *other;
+
+    in_child(*state, die_amid_a_read);
+    t = open_writer(*state); /* takes the number of the dead owner */
+    assert_int_equal(kvt__table_get_speed(t).reading_since_ns, 0);
+    in_child(*state, die_amid_a_read);
+    assert_true(kvt__table_get_speed(t).reading_since_ns > 0);
+    (void)kvt__table_recover(t);
+    assert_int_equal(kvt__table_get_speed(t).reading_since_ns, 0);
+    kvt__table_set_reading(t, 1000);
+    other = open_writer(*state); /* ends no reads of this process */
+    kvt__table_close(other);
+    assert_int_equal(kvt__table_get_speed(t).reading_since_ns, 1000);
+    kvt__table_close(t);
+}
+
 /* A stopped process holds the lock: the claims stay, and end later. */
 static void
 claims_of_a_dead_owner_wait_for_the_lock(void **state)
@@ -447,6 +473,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         PLACE_TEST(claims_of_a_dead_owner_end_at_an_open),
         PLACE_TEST(claims_of_a_dead_owner_end_on_conflict),
+        PLACE_TEST(reads_of_a_dead_owner_end),
         PLACE_TEST(claims_of_a_dead_owner_wait_for_the_lock),
         PLACE_TEST(claims_of_the_next_owner_of_a_number_stay),
         PLACE_TEST(claims_of_a_living_owner_stay),
