@@ -26,7 +26,7 @@ class _Request:
     """One request between its first lookup and its end."""
 
     __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
-                 "computed", "loading", "limit", "saved", "stored", "tail",
+                 "computed", "hit", "loading", "limit", "saved", "stored", "tail",
                  "tail_saved", "blocks", "read", "noted", "used", "wait", "findable",
                  "skip_counted", "lookup_counted")
 
@@ -38,10 +38,11 @@ class _Request:
         self.chunks = b""  # kvt_chunk structs of whole chunks, filled on first use
         self.may_load = True
         self.computed = 0  # vLLM's own hit at the last lookup
+        self.hit = 0  # tokens of the last lookup's hit
         self.loading = None  # block ids of the load in flight
         self.limit = 0  # number of leading tokens that may be saved
         self.saved = 0  # whole chunks handed to the workers so far
-        self.stored = range(0)  # chunks known to be in the store
+        self.stored = range(0)  # chunks of the hit; of windows and states, only the last are stored
         self.tail = b""  # the prompt's partial chunk if the chunk is to be saved
         self.tail_saved = False
         self.read = set()  # chunks read into host memory for this request
@@ -143,7 +144,7 @@ class Scheduler:
                 self._lookups.release(state.seq)  # a lookup of a leased hit finds no more chunks
                 return None
             state.wait = None
-        state.computed = computed
+        state.computed, state.hit = computed, hit
         state.stored = range(computed // self._chunk, hit // self._chunk)
         external = hit - computed
         if hit == most < state.request.num_tokens - 1:
@@ -476,17 +477,16 @@ class Scheduler:
                 is_findable &= self._save_states(ios, state, group, ids[info.table], start, last,
                                                  final_states)
                 continue
+            begin, known = state.saved, state.stored
             if info.kind == _lib.GROUP_SLIDING:
                 # Save the chunks that a hit of `end` tokens needs.
                 first = max(0, end - info.window + 1) // self._chunk
                 begin = max(first, self._first_alive(info, start))
-                spans = ((begin, last),)
                 is_findable = is_findable and begin == first
-            else:
-                known = state.stored
-                spans = ((state.saved, min(last, known.start)),
-                         (max(state.saved, known.stop), last)) if known else (
-                             (state.saved, last),)
+                known = range(max(known.start, (state.hit - info.window + 1) // self._chunk),
+                              known.stop)
+            spans = ((begin, min(last, known.start)),
+                     (max(begin, known.stop), last)) if known else ((begin, last),)
             for span in spans:
                 self._save_span(ios, state, group, ids[info.table], *span)
         return is_findable
@@ -498,6 +498,7 @@ class Scheduler:
         A block table does not tell which blocks hold a final state: vLLM moves a request's
         state from block to block, and a block between two states is the null block."""
         table, ends = self._infos[group].table, set()
+        loaded = state.hit if state.stored else 0
         if start and not state.saved:
             # The step begins with the state in the block of the token before: after a hit of
             # vLLM's own cache, this state is final and not reported.
@@ -506,7 +507,9 @@ class Scheduler:
             chunk, rest = divmod(tokens, self._chunk)
             if found_in == table and not rest and chunk <= last and block != NULL_BLOCK:
                 ends.add(chunk)
-                self._save_blocks(ios, state, group, array("i", (block,)), chunk - 1, chunk)
+                if tokens != loaded:
+                    self._save_blocks(ios, state, group, array("i", (block,)), chunk - 1,
+                                      chunk)
         return last in ends
 
     def _findable_end(self, state, n_chunks):

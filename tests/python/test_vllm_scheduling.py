@@ -77,6 +77,20 @@ class Basics(Case):
         self.assertEqual(groups.count(1), 8)
         self.assertEqual(groups.count(0), 2)
 
+    def test_chunks_of_a_hit_are_not_stored_again(self):
+        """Otherwise a load would prolong the life of the chunks."""
+        sim = self.sim(windows=(20,))
+        sim.add("a", prompt(1, 64))
+        sim.run()
+        sim.scheduler.reset_prefix_cache()
+        seen = []
+        sim.engine.before_store = seen.extend
+        sim.add("b", prompt(1, 64))
+        sim.run()
+        sim.check_rest()
+        self.assertEqual([(io[0], len(io[1]) // fake.CHUNK_BYTES) for io in seen],
+                         [(0, 1), (1, 1)])  # the hit lacks the last token
+
     def test_prompt_shorter_than_a_chunk_is_not_looked_up(self):
         sim = self.sim()
         sim.add("a", prompt(1, 7))

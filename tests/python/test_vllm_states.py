@@ -119,6 +119,18 @@ class States(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
                     self.assertIn(2, self.n_files())
                     self.assertEqual(self.ask(**about), {"a": 60})
 
+    def test_a_loaded_state_is_not_stored_again(self):
+        """Otherwise a load would prolong the life of the state."""
+        self.ask()
+        sim = self.sim()
+        half = sim.connector._scheduler
+        with mock.patch.object(half, "_save_blocks", wraps=half._save_blocks) as save:
+            sim.add("a", prompt(ord("a"), 70))
+            sim.run()
+        self.assertEqual(sim.hits, {"a": 60})
+        self.assertEqual([call.args[4:] for call in save.call_args_list
+                          if call.args[2] == sim.first_state], [(16, 17)])
+
     def test_a_hit_ends_at_a_block_before_the_last_token(self):
         for n, hit in ((61, 60), (60, 56), (57, 56), (5, 4), (4, 0)):
             with self.subTest(n=n):
