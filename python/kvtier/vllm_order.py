@@ -13,25 +13,23 @@ class Order:
     def __init__(self):
         self._decided = set()  # have an answer; vLLM has not allocated blocks since
         self._loaded = set()  # have all blocks of a load; vLLM has not started them
-        self._yielding = set()  # let loaded requests pass
-
-    def lets_pass(self, request_id):
-        """Return True if the request, which is looked up, must let loaded requests pass."""
-        self._loaded.discard(request_id)  # vLLM asks, so the request has no blocks
-        self._yielding.discard(request_id)
-        if request_id not in self._decided or not self._loaded:
-            return False
-        self._yielding.add(request_id)
-        return True
+        self._yields = False  # in this step, a request lets loaded requests pass
 
     def decide(self, request_id, external):
         """Return the answer for a request with `external` tokens to load: `external`, or None if
-        the load would take the room that another request waits for."""
-        if external and self._yielding:
-            external = None
+        the request must let loaded requests pass, or must not pass such a request."""
+        self._loaded.discard(request_id)  # vLLM asks, so the request has no blocks
+        if request_id in self._decided and self._loaded:
+            self._yields = True
+        if self._yields:
+            return None
         if external is not None:
             self._decided.add(request_id)
         return external
+
+    def end_step(self):
+        """Note that vLLM has asked for all requests that can start in this step."""
+        self._yields = False
 
     def loaded(self, request_id):
         """Note that the request's load has ended."""
@@ -39,5 +37,5 @@ class Order:
 
     def forget(self, request_id):
         """Note that vLLM has allocated blocks for the request, or that the request has ended."""
-        for requests in (self._decided, self._loaded, self._yielding):
-            requests.discard(request_id)
+        self._decided.discard(request_id)
+        self._loaded.discard(request_id)

@@ -116,8 +116,6 @@ class Scheduler:
     def matched_tokens(self, request, computed):
         """Return (number of tokens beyond `computed` that can be loaded, True if the load
         is asynchronous).  The number is None if vLLM should ask again later."""
-        if self._order.lets_pass(request.request_id):
-            return None, False
         external = self._order.decide(request.request_id,
                                       self._external_tokens(request, computed))
         return external, bool(external)
@@ -374,6 +372,7 @@ class Scheduler:
     # ----------------------------------------------------------------- saves
 
     def build_meta(self, output):
+        self._order.end_step()
         self._pins.work()
         if self._prefill:
             self._prefill.scheduled(output.num_scheduled_tokens, self._request)

@@ -184,32 +184,55 @@ class Halves(unittest.TestCase):
             half.finished(req)
         self.assertEqual((self.store.seqs, self.store.leased), (0, set()))
 
+    def load(self, half, name):
+        """Load blocks for a request, which vLLM has not started."""
+        req, _ = self.allocate(half, name, 0, 40, tuple(range(1, 16)))
+        half.received(Object(failed_recving=None, finished_recving={name},
+                             invalid_block_ids=set()))
+        return req
+
+    def ask(self, half, *requests):
+        """Return the number of tokens to load for each request, in one step."""
+        answers = [half.matched_tokens(req, 0) for req in requests]
+        half.build_meta(output())
+        self.assertTrue(all(load == bool(n) for n, load in answers))
+        return [n for n, _ in answers]
+
     def test_a_request_without_room_lets_loaded_requests_pass(self):
-        def end_load(name):
-            half.received(Object(failed_recving=None, finished_recving={name},
-                                 invalid_block_ids=set()))
         half = self.scheduler()
         big = request("big")
+        self.store.answer = 40
         for started in (lambda req: half.allocated(req, None, 0), half.finished):
-            req, _ = self.allocate(half, "a", 0, 40, tuple(range(1, 16)))
-            self.assertEqual(half.matched_tokens(big, 0), (40, True))  # vLLM has no room
-            self.assertEqual(half.matched_tokens(big, 0), (40, True))
-            end_load("a")
+            self.assertEqual(self.ask(half, big), [40])  # vLLM has no room
+            self.assertEqual(self.ask(half, big), [40])
+            req = self.load(half, "a")
             for _ in range(2):
-                self.assertEqual(half.matched_tokens(big, 0), (None, False))
-            # A new load would take the room; a load that vLLM allocates decides nothing more.
-            new = request("new")
-            self.assertEqual(half.matched_tokens(new, 0), (None, False))
+                self.assertEqual(self.ask(half, big), [None])
             started(req)
-            self.assertEqual(half.matched_tokens(big, 0), (40, True))
-            self.assertEqual(half.matched_tokens(new, 0), (40, True))
-            half.allocated(new, None, 0)
+            self.assertEqual(self.ask(half, big), [40])
             half.finished(req)
-            req, _ = self.allocate(half, "b", 0, 40, tuple(range(1, 16)))
-            end_load("b")
-            self.assertEqual(half.matched_tokens(new, 0), (40, True))  # preempted
-            half.finished(new)
+            preempted = request("preempted")
+            self.assertEqual(self.ask(half, preempted), [40])
+            half.allocated(preempted, None, 0)
+            req = self.load(half, "b")
+            self.assertEqual(self.ask(half, preempted), [40])
+            half.finished(preempted)
             half.finished(req)
+
+    def test_no_request_passes_a_request_that_lets_loaded_requests_pass(self):
+        half = self.scheduler()
+        self.store.answer = 40
+        big, loads, computes = request("big"), request("loads"), request("computes")
+        computes.skip_reading_prefix_cache = True
+        self.assertEqual(self.ask(half, big), [40])  # vLLM has no room
+        req = self.load(half, "a")
+        self.assertEqual(self.ask(half, loads, big, computes), [40, None, None])
+        half.allocated(loads, None, 0)
+        self.assertEqual(half.matched_tokens(big, 0), (None, False))
+        half.allocated(req, None, 0)  # vLLM starts the loaded request in the same step
+        self.assertEqual(self.ask(half, loads, computes), [None, None])
+        # vLLM may pass over a request without a question: its adapter has no place.
+        self.assertEqual(self.ask(half, loads, computes), [40, 0])
 
     def test_a_request_that_loads_at_a_reset_is_not_stored(self):
         half = self.scheduler()
