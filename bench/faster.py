@@ -12,6 +12,7 @@ is more than 5 % above the better of always and never.  Needs vLLM's packages, n
 """
 import argparse
 import ctypes
+import math
 import os
 import random
 import statistics
@@ -169,12 +170,24 @@ def serve(rate, folders, prompts, args):
             loaded / len(times["faster"]) / args.tokens)
 
 
+def number(kind, least):
+    """Return a parser of a finite number of at least `least`."""
+    def parse(text):
+        value = kind(text)
+        if not least <= value < math.inf:
+            raise argparse.ArgumentTypeError("%s must be a finite number of at least %s"
+                                             % (text, least))
+        return value
+    parse.__name__ = kind.__name__  # in argparse's message about text without a number
+    return parse
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--tokens", type=int, default=4096)
-    parser.add_argument("--token-us", type=float, default=200)
-    parser.add_argument("--requests", type=int, default=9)
-    parser.add_argument("--rates", type=int, nargs="+", default=MB_S, metavar="MB/S",
+    parser.add_argument("--tokens", type=number(int, CHUNK), default=4096)
+    parser.add_argument("--token-us", type=number(float, 1), default=200)
+    parser.add_argument("--requests", type=number(int, 1), default=9)
+    parser.add_argument("--rates", type=number(int, 1), nargs="+", default=MB_S, metavar="MB/S",
                         help="limits of the storage, in this order")
     args = parser.parse_args()
     randoms = random.Random(1)

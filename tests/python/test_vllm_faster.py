@@ -280,16 +280,29 @@ class Changing(Case):
 @unittest.skipUnless(fake.HAVE_VLLM and fake.have_library(),
                      "vLLM or libkvtier.so is not there")
 class Benchmark(unittest.TestCase):
-    def test_the_benchmark_prints_a_row_for_each_rate(self):
+    def bench(self, *arguments):
+        """Return (standard output, standard error) of the benchmark."""
         with mock.patch.object(sys, "path", list(sys.path)):  # the benchmark replaces an entry
             bench = SourceFileLoader("bench_faster", os.path.join(
                 HERE, "..", "..", "bench", "faster.py")).load_module()
-        argv = ["faster.py", "--tokens", "512", "--requests", "1", "--rates", "50", "2000"]
-        with mock.patch.object(sys, "argv", argv), self.assertRaises(SystemExit), \
-                contextlib.redirect_stdout(io.StringIO()) as out:
+        with mock.patch.object(sys, "argv", ["faster.py", *arguments]), \
+                self.assertRaises(SystemExit), \
+                contextlib.redirect_stdout(io.StringIO()) as out, \
+                contextlib.redirect_stderr(io.StringIO()) as err:
             bench.main()
-        self.assertEqual([row.split()[0] for row in out.getvalue().splitlines()],
-                         ["MB/s", "50", "2000"])
+        return out.getvalue(), err.getvalue()
+
+    def test_the_benchmark_prints_a_row_for_each_rate(self):
+        out, _ = self.bench("--tokens", "512", "--requests", "1", "--rates", "50", "2000")
+        self.assertEqual([row.split()[0] for row in out.splitlines()], ["MB/s", "50", "2000"])
+
+    def test_the_benchmark_refuses_numbers_without_a_meaning(self):
+        for option, text, least in (("--tokens", "255", "256"), ("--token-us", "0", "1"),
+                                    ("--token-us", "nan", "1"), ("--token-us", "inf", "1"),
+                                    ("--requests", "0", "1"), ("--rates", "0", "1")):
+            self.assertIn("argument %s: %s must be a finite number of at least %s"
+                          % (option, text, least),
+                          self.bench(option, text)[1])
 
 
 @unittest.skipUnless(fake.HAVE_VLLM and fake.have_library(),
