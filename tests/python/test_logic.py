@@ -180,7 +180,8 @@ class Halves(unittest.TestCase):
                                  invalid_block_ids=set(bad)))
             half.received(Object(failed_recving=set(), finished_recving={name},
                                  invalid_block_ids=set()))
-            self.assertEqual(half.matched_tokens(req, 0), (0, False))
+            for _ in range(2):  # vLLM has no room
+                self.assertEqual(half.matched_tokens(req, 0), (0, False))
             half.finished(req)
         self.assertEqual((self.store.seqs, self.store.leased), (0, set()))
 
@@ -233,6 +234,17 @@ class Halves(unittest.TestCase):
         self.assertEqual(self.ask(half, loads, computes), [None, None])
         # vLLM may pass over a request without a question: its adapter has no place.
         self.assertEqual(self.ask(half, loads, computes), [40, 0])
+
+    def test_a_request_without_an_answer_holds_back_no_request(self):
+        half = self.scheduler()
+        undecided = request("undecided")
+        self.store.answer = -1
+        self.assertEqual(self.ask(half, undecided), [None])
+        self.load(half, "a")
+        self.store.answer = -1
+        self.assertEqual(half.matched_tokens(undecided, 0), (None, False))
+        self.store.answer = 40
+        self.assertEqual(self.ask(half, request("loads")), [40])
 
     def test_a_request_that_loads_at_a_reset_is_not_stored(self):
         half = self.scheduler()
