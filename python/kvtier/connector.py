@@ -144,7 +144,7 @@ class KVTierConnector(KVConnectorBase_V1, SupportsHMA):
                 # MultiConnector passes the answer of one connector only.
                 hands_off=self._parent is None,
                 events=_events(engine, stages[0], settings, vllm_config, kv_cache_config),
-                hosts=lookups)
+                hosts=lookups, cache_config=vllm_config.cache_config)
         if vllm_model.needs_reports(vllm_config, kv_cache_config):
             self._stages = vllm_stages.Stages(n_stages, model.world_size,
                                               int(settings["chunk_size"]), open_scheduler)

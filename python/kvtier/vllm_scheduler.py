@@ -57,14 +57,17 @@ class _Request:
 
 class Scheduler:
     def __init__(self, engine, stages, settings, can_load, can_save, n_ranks=1,
-                 hands_off=True, events=None, hosts=None):
-        """stages: the groups of each stage of pipeline parallelism."""
+                 hands_off=True, events=None, hosts=None, cache_config=None):
+        """stages: the groups of each stage of pipeline parallelism.  cache_config: vLLM's, with
+        which vLLM splits prompts."""
         self._engine = engine
         self._hosts = hosts  # vllm_hosts.Lookups if the ranks run on several hosts, or None
         self._lookups = hosts or engine
         self._events = events  # vllm_events.Events, or None
         self._infos = stages[0]
         self._has_windows = any(info.kind == _lib.GROUP_SLIDING for info in stages[0])
+        self._has_states = any(info.is_state for info in stages[0])
+        self._cache_config = cache_config
         self._chunk = engine.chunk_tokens
         self._can_load = can_load
         self._can_save = can_save
@@ -204,6 +207,8 @@ class Scheduler:
             adapter, digest_request.digest) else None
 
     def _admit(self, request):
+        if self._has_states:
+            self._check_split()
         state = self._requests[request.request_id] = self._describe(request)
         save = self._can_save and state.seq is not None
         if save:
@@ -217,6 +222,17 @@ class Scheduler:
         if state.may_load and self._hands_off:
             self._expect_chunks(state)
         return state
+
+    def _check_split(self):
+        """End all lookups and saves if vLLM ends steps within blocks of states: a later step can
+        then leave the state of the step's begin in a block, and vLLM takes this state for the
+        state after the block.  vLLM may change the size after this object is made."""
+        split = self._cache_config.block_size
+        if split % self._chunk:
+            self._stop("vLLM splits prompts at multiples of %d tokens, but has states of Mamba or "
+                       "linear attention for each %d tokens, so vLLM's own prefix cache can have "
+                       "wrong states; start vLLM with --block-size %d"
+                       % (split, self._chunk, self._chunk))
 
     def _expect_chunks(self, state):
         """Let the request wait for the chunks of its prefill engine.  A shorter hit than the
@@ -326,7 +342,7 @@ class Scheduler:
         """Process the workers' reports about loads."""
         report = getattr(output, "kv_connector_worker_meta", None)
         if isinstance(report, UnusableWorker):
-            self._stop()
+            self._stop("a worker cannot use its KV cache's memory, its log says why")
         elif isinstance(report, Report):
             self._ranks.note(report.adapter_loads)
             if self._hosts:
@@ -352,11 +368,10 @@ class Scheduler:
                 self._order.loaded(request_id)
                 self._lookups.release(state.seq)
 
-    def _stop(self):
-        """End all lookups and saves: a worker cannot move KV."""
+    def _stop(self, why):
+        """End all lookups and saves."""
         if self._can_load or self._can_save:
-            log.warning("kvtier: nothing is looked up or stored any more: a worker "
-                        "cannot use its KV cache's memory, its log says why")
+            log.warning("kvtier: nothing is looked up or stored any more: %s", why)
         self._can_load = self._can_save = False
         self._saving.clear()
         for state in self._requests.values():

@@ -12,7 +12,7 @@ from place import check, in_parallel
 
 LENGTHS = (350, 1200, 2401)  # tokens of the prompts; not multiples of a block
 # Without the option, vLLM 0.32 on a CPU keeps blocks of 256 tokens for these models, but splits
-# prompts at multiples of 128 tokens: many states then have no block.
+# prompts at multiples of 128 tokens: some states are then wrong, and kvtier does nothing.
 BLOCKS = "--block-size", "256"
 
 

@@ -258,6 +258,17 @@ class States(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
             self.assertEqual(self.ask(), {"a": 0})
         self.assertEqual(self.ask(), {"a": 60})
 
+    def test_a_vllm_that_ends_steps_within_blocks_is_refused(self):
+        sim = self.sim()
+        sim.scheduler.cache_config.block_size = BLOCK // 2  # as vLLM 0.32 does on a CPU
+        with self.assertLogs("vllm.kvtier") as said:
+            for name in "ab":
+                sim.add(name, prompt(ord("a"), 61))
+                sim.run()
+        self.assertEqual(str(said.output).count("start vLLM with --block-size 4"), 1)
+        sim.ranks[0].half._engine.flush(60000)
+        self.assertFalse(self.files(0, 1))
+
     def test_disorder(self):
         for windows in ((), (10,), None):
             for layers, tp, depth, is_async in (
