@@ -36,10 +36,13 @@ def state_behind(kv, end):
 
 class Stateful(Staged if fake.HAVE_VLLM else object):
     """Staged with `states` groups of layers that have states, after the groups of attention.
-    windows None: no attention.  about: other fields of the MambaSpec."""
+    windows None: no attention.  about: other fields of the MambaSpec.  retention: vLLM's
+    prefix_cache_retention_interval, by default None: vLLM keeps the state of each step's end."""
 
-    def __init__(self, folder, states=1, about=None, windows=(), layers=(2,), **kwargs):
+    def __init__(self, folder, states=1, about=None, windows=(), layers=(2,), retention=None,
+                 **kwargs):
         self.states, self.about = states, dict(ABOUT, **about or {})
+        self.retention = retention
         self.attention = windows is not None
         super().__init__(folder, layers=layers, windows=windows or (), **kwargs)
 
@@ -56,7 +59,8 @@ class Stateful(Staged if fake.HAVE_VLLM else object):
             groups.append(KVCacheGroupSpec(
                 ["g%d.l%d" % (g, layer) for layer in range(vllm_sim.LAYERS)],
                 MambaSpec(**self.about)))
-        return dataclasses.replace(cache, kv_cache_groups=groups)
+        return dataclasses.replace(cache, kv_cache_groups=groups,
+                                   prefix_cache_retention_interval=self.retention)
 
     def _start_worker(self, config, cache, device=None):
         n = max(len(group.layer_names) for group in cache.kv_cache_groups)
@@ -149,6 +153,20 @@ class States(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
                 self.assertEqual(sim.hits, {"b": hit})
                 sim.check_rest()
                 sim.close()
+
+    def test_vllms_retention_interval_decides_which_states_exist(self):
+        for retention, files, hits in ((None, 2, (60, 32)), (0, 1, (60, 0)),
+                                       (BLOCK, 2, (60, 32))):
+            with self.subTest(retention=retention):
+                self.new_folder()
+                self.ask(retention=retention)
+                self.assertEqual(self.n_files(), [files, 15])
+                for shared, hit in zip((61, 40), hits):
+                    sim = self.sim(kv_role="kv_consumer", retention=retention)
+                    sim.add("b", prompt(ord("a"), 61)[:shared] + [1] * 40)
+                    sim.run()
+                    self.assertEqual(sim.hits, {"b": hit})
+                    sim.close()
 
     def test_ranks_load_their_own_states(self):
         for tp in (1, 2):
@@ -290,6 +308,16 @@ class States(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
                         first = self.storm((), 1, 2, resets=resets, **about)
                         self.assertGreater(
                             first + self.storm((), 1, 2, resets=resets, **about), 0)
+
+    def test_disorder_with_the_fewest_states(self):
+        for windows in ((), (10,), None):
+            for is_async in (False, True):
+                with self.subTest(windows=windows, is_async=is_async):
+                    self.new_folder()
+                    about = dict(layers=(2,), is_async=is_async, retention=0,
+                                 extra={"save_decode_cache": True})
+                    first = self.storm(windows, 1, 2, **about)
+                    self.assertGreater(first + self.storm(windows, 1, 2, **about), 0)
 
     def test_disorder_while_files_vanish(self):
         failed = 0
