@@ -169,7 +169,16 @@ def _check_state(vllm_config, spec):
     if spec.num_speculative_blocks:
         raise Unsupported("%s with speculative decoding, which changes a state after the step's "
                           "blocks are saved" % name)
-    if getattr(vllm_config.cache_config, "use_replayssm", False):
+    cache = vllm_config.cache_config
+    # A step of a prompt may then begin within a block and end behind the block: vLLM takes the
+    # state of the step's begin for the state after the block.
+    if (getattr(spec, "num_prefill_checkpoint_blocks", 0)
+            and (getattr(cache, "prefix_match_unit", None) or spec.block_size) < spec.block_size
+            and getattr(cache, "prefix_cache_retention_interval", 0) != 0):
+        raise Unsupported("%s of this kind with both --prefix-match-unit and "
+                          "--prefix-cache-retention-interval, with which vLLM's own prefix cache "
+                          "has wrong states; use one of the two" % name)
+    if getattr(cache, "use_replayssm", False):
         raise Unsupported("%s with use_replayssm, which keeps a part of a state outside the "
                           "state's block" % name)
     if is_staged(device_type(vllm_config)):

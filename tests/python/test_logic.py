@@ -587,10 +587,16 @@ class Model(unittest.TestCase):
         def state(mode="align", n_speculative=0):
             spec = MambaSpec()
             spec.mamba_cache_mode, spec.num_speculative_blocks = mode, n_speculative
+            spec.num_prefill_checkpoint_blocks, spec.block_size = 1, 528
             return spec
 
-        replay, device = self.config(), self.config()
-        replay.cache_config.use_replayssm = True
+        def cache(**settings):
+            config = self.config()
+            vars(config.cache_config).update(settings)
+            return config
+
+        replay, device = cache(use_replayssm=True), self.config()
+        within = cache(prefix_match_unit=16, prefix_cache_retention_interval=528)
         device.device_config.device_type = "xpu"
         for spec, config, reports, why in (
                 (state(), self.config(), False, "does not report the blocks of final states"),
@@ -598,12 +604,18 @@ class Model(unittest.TestCase):
                 (state("none"), self.config(), True, "mamba_cache_mode none"),
                 (state(n_speculative=2), self.config(), True, "speculative decoding"),
                 (state(), replay, True, "use_replayssm"),
+                (state(), within, True, "both --prefix-match-unit and"),
                 (state(), device, True, "a device of type xpu")):
             with mock.patch.object(vllm_model, "_reports_states", lambda: reports):
                 with self.assertRaisesRegex(vllm_model.Unsupported, why):
                     vllm_model.check_supported(config, self.cache(FullAttentionSpec(), spec))
                 vllm_model.check_supported(self.config(), self.cache(state()) if reports
                                            else self.cache(FullAttentionSpec()))
+        with mock.patch.object(vllm_model, "_reports_states", lambda: True):
+            for settings in ({"prefix_match_unit": 16, "prefix_cache_retention_interval": 0},
+                             {"prefix_cache_retention_interval": 528},
+                             {"prefix_match_unit": 528, "prefix_cache_retention_interval": None}):
+                vllm_model.check_supported(cache(**settings), self.cache(state()))
 
     def test_the_chunk_of_a_model_with_states_is_a_block(self):
         state, small = MambaSpec(), FullAttentionSpec()
