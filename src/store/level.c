@@ -28,9 +28,9 @@ look_up_chunk(struct kvt__level *level, struct kvt__store_req *req)
 
 /* Return true if the index has the chunk of a PUT.  If the chunk has no identity and the request
  * may not load the chunk, forget the entry for the PUT, unless another engine has a lease of the
- * chunk.  *replaces: another chunk has the name, and the PUT replaces the object.  A chunk that
- * lives too short is written again without force: a load that holds a lease must find the
- * chunk. */
+ * chunk.  *replaces: another chunk has the name, and the PUT replaces the object.  If the object of
+ * the chunk must be rewritten without a time to live, return false without *replaces: the claim then
+ * fails while a load has a lease. */
 static bool
 has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *replaces)
 {
@@ -53,8 +53,8 @@ has_chunk(struct kvt__level *level, const struct kvt__store_req *req, bool *repl
 
 /* Claim the name for a PUT into shared host memory.  There a claim never replaces an entry: after
  * the death of this process the entry of the old chunk would be READY over the bytes of the new
- * chunk.  So forget the old chunk first; if the request overwrites, leased or not, as in
- * storage. */
+ * chunk.  So forget the old chunk first: an expired chunk, or any chunk if the request overwrites,
+ * leased or not, as in storage. */
 static int
 claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
              struct kvt__record *record, struct kvt__claim *out)
@@ -66,14 +66,17 @@ claim_memory(struct kvt__level *level, const struct kvt__store_req *req,
     if (record->flags && kvt__table_find(index, &name, NULL, &old))
         (void)kvt__table_forget(index, &old, req->overwrite);
     record->flags = 0;
-    int err = kvt__level_claim(level, req, record, out);
-    if (!err && out->kind == KVT__CLAIM_REPLACE) {
+    int err;
+    while (!(err = kvt__level_claim(level, req, record, out)) &&
+           out->kind == KVT__CLAIM_REPLACE) { /* the entry is expired */
         uint32_t entry = out->entry;
 
         kvt__table_abort(index, out);
-        err = kvt__table_read(index, entry, &old) && kvt__table_is_expired(&old) &&
-              !kvt__table_forget(index, &old, true)
-            ? kvt__level_claim(level, req, record, out) : -EEXIST;
+        if (!kvt__table_read(index, entry, &old) || !kvt__table_is_expired(&old) ||
+            kvt__table_forget(index, &old, true)) {
+            err = -EEXIST;
+            break;
+        }
     }
     return err == -EEXIST && req->overwrite
         ? kvt__fail(EBUSY, "%s: another process stores chunk %s now; store the chunk again.",
@@ -376,8 +379,8 @@ correct_index(struct kvt__level *level, const struct kvt__store_req *req)
     return -ENOENT;
 }
 
-/* The tier has found an object whose time to live is lost: replace the entry by an expired entry,
- * so that kvt__level_expire() deletes the object.  Returns -ENOENT. */
+/* Replace the entry of the request by an expired entry, because the index has lost the object's time
+ * to live.  kvt__level_expire() then deletes the object.  Return -ENOENT. */
 static int
 drop_unbounded(struct kvt__level *level, const struct kvt__store_req *req)
 {

@@ -35,8 +35,8 @@ struct listing {
     bool is_complete; /* no object was left out because of a failure */
 };
 
-/* Enter an object.  An object with a time to live and an entry without end: the snapshot describes
- * an older object of the name, and the end is lost. */
+/* Enter an object.  If the object has a time to live and the entry has none, the entry describes an
+ * older object of the name: replace the entry by the record, which is expired. */
 static int
 enter_one(struct listing *l, const struct kvt__name *name, const struct kvt__record *record)
 {
