@@ -715,7 +715,9 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  * until kvt_engine_release().  The caller must release each lookup, also a lookup that returned
  * -EAGAIN, after the request has loaded the chunks or has been dropped.  Until the release, and
  * for at most half of pin_timeout_sec, a lookup with equal max_tokens and with have_tokens at
- * least as high returns the same hit.
+ * least as high returns the same hit.  The time is shorter if a chunk of the hit has a time to live:
+ * a lookup counts no chunk in the last 16 s of the chunk's life, so that the load can end before the
+ * life.
  *
  * Takes no lock and does no I/O: executor threads ask the tiers for chunks that the index lacks.
  *   -EAGAIN  the hit is not known yet; call again.  Whether the tiers have the chunks is known

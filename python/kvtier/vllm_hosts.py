@@ -15,6 +15,9 @@ import time
 from .vllm_log import log
 
 _MARGIN_S = 5.0  # steps that deliver a question and the answers
+# A worker leaves out chunks whose life ends within 16 s.  The scheduler asks again after this time,
+# so that a load still ends before the life of each chunk.  An unchanged answer comes at once.
+_FRESH_S = 5.0
 
 
 def this_host():
@@ -31,7 +34,7 @@ def this_host():
 class _Question:
     """What the workers are asked about a sequence."""
 
-    __slots__ = ("key", "n_tokens", "turn", "have", "most", "sent", "answers", "hit")
+    __slots__ = ("key", "n_tokens", "turn", "have", "most", "sent", "first", "answers", "hit")
 
     def __init__(self, key, n_tokens):
         self.key = key
@@ -39,6 +42,7 @@ class _Question:
         self.turn = 0  # number of the last message; each message has other arguments
         self.have = self.most = None  # arguments of the lookup
         self.sent = math.inf  # time of the last message
+        self.first = math.inf  # time of the first answer to the last message
         self.answers = {}  # rank -> tokens, of the last message
         self.hit = None  # the result in tokens
 
@@ -73,8 +77,9 @@ class Lookups:
         question = self._question(seq, n_tokens)
         now = time.monotonic()
         has_result = question.hit is not None or self._is_answered(question)
+        end = min(question.sent + self._valid_s, question.first + _FRESH_S)
         if (question.most != most or have_tokens < question.have
-                or (has_result and now >= question.sent + self._valid_s)):
+                or (has_result and now >= end)):
             question.have, question.most = have_tokens, most
             self._ask(question, seq, most)
         if question.hit is None:
@@ -103,7 +108,7 @@ class Lookups:
         elif question.turn == 0:
             chunks = seq.chunks(0, -(-question.n_tokens // self._chunk))
         question.turn += 1
-        question.sent = math.inf
+        question.sent = question.first = math.inf
         question.answers = {}
         question.hit = None
         self._asks[question.key] = question.turn, question.have, most, chunks, seq.tags
@@ -137,6 +142,7 @@ class Lookups:
             if (question is not None and question.turn == turn
                     and now < question.sent + self._valid_s):
                 question.answers.update(tokens)
+                question.first = min(question.first, now)
 
     def take_messages(self):
         """Return (questions, keys of released sequences) for the workers, or None."""

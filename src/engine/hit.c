@@ -97,14 +97,14 @@ lease_part(struct kvt_seq *seq, struct kvt__lease *held, const struct kvt__chunk
            enum kvt__where where)
 {
     struct kvt__store *store = seq->engine->store;
-    const struct kvt__promise *p = &seq->promise;
+    struct kvt__promise *p = &seq->promise;
 
     assert(p->state == KVT__PROMISE_FETCHING && p->lease_until_ns);
     if (held->level && kvt__store_covers(store, where, held->level - 1, key->space) &&
         kvt__store_has_lease(store, key, held))
         return true;
     struct kvt__lease old = *held;
-    if (kvt__store_lease(store, key, where, p->lease_until_ns, held) < 0)
+    if (kvt__store_lease(store, key, where, p->lease_until_ns, held, &p->expires_ns) < 0)
         return false;
     if (old.level && kvt__now_ns() < p->lease_until_ns)
         kvt__store_unlease(store, key->space, &old);
@@ -253,6 +253,7 @@ kvt__hit_begin_leases(struct kvt_seq *seq, size_t n)
     }
     /* If chunks are read first, the caller gets the hit at most load_timeout_ns later. */
     p->lease_until_ns = kvt__now_ns() + e->lease_ns + (e->lookups_wait ? e->load_timeout_ns : 0);
+    p->expires_ns = INT64_MAX;
     return 0;
 }
 

@@ -319,6 +319,17 @@ is_leased(const struct kvt_seq *seq)
     return true;
 }
 
+/* Return the time for which lookups may repeat the hit: half of the lease, but at the end a load can
+ * still end before the life of each chunk. */
+static int64_t
+time_of_hit(const struct kvt_seq *seq)
+{
+    int64_t half = seq->engine->lease_ns / 2, end = seq->promise.expires_ns - KVT__STORE_LOAD_NS;
+    int64_t now = kvt__wall_ns();
+
+    return end < now + half ? end - now : half;
+}
+
 /* Hold the hit.  A hit without chunks is not held, so the next lookup begins again.  With late,
  * also hold a hit without chunks: the next lookups must not wait again. */
 static int
@@ -330,7 +341,7 @@ hold(struct kvt_seq *seq, bool late)
     assert(p->first <= p->n && p->n <= p->max_chunks && is_leased(seq));
     kvt__flight_end(seq);
     p->state = late || p->n > p->first ? KVT__PROMISE_HELD : KVT__PROMISE_NONE;
-    p->deadline_ns = kvt__now_ns() + seq->engine->lease_ns / 2;
+    p->deadline_ns = kvt__now_ns() + time_of_hit(seq);
     p->begun_ns = 0;
     return 0;
 }

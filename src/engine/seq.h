@@ -39,12 +39,13 @@ struct kvt__promise {
                           * of the tiers ends lookup_timeout_ns later, FETCHING ends
                           * load_timeout_ns later.  0: no lookup waits for a result */
     int64_t deadline_ns; /* monotonic.  FETCHING: lookup_timeout_ns after the last arrival of a
-                          * chunk; HELD: half of the lease */
+                          * chunk; HELD: half of the lease, and earlier if a chunk's life ends */
 
     /* leases[kvt__lease_index()]; the field `level` is 1 + the level, or 0: no lease */
     struct kvt__lease *leases;
     size_t max_leased_chunks; /* capacity of leases, in chunks */
     int64_t lease_until_ns;
+    int64_t expires_ns; /* wall clock.  First end of a leased chunk's life; INT64_MAX: no end */
 
     /* FETCHING */
     bool is_searching; /* the hit is not final: a search of the tiers is in progress */

@@ -51,17 +51,26 @@ find_in(const struct kvt__store *store, int level, const struct kvt__table *inde
            kvt__store_matches(store, level, key, out);
 }
 
+/* Return true if the life of a chunk ends too soon for a load. */
+static bool
+ends_soon(const struct kvt__record *record)
+{
+    return record->expires_ns && record->expires_ns < kvt__wall_ns() + KVT__STORE_LOAD_NS;
+}
+
 static bool
 find_at(const struct kvt__store *store, int level, const struct kvt__chunk_key *key)
 {
     struct kvt__record record;
 
-    return find_in(store, level, index_of(store, level, key->space), key, &record);
+    return find_in(store, level, index_of(store, level, key->space), key, &record) &&
+           !ends_soon(&record);
 }
 
+/* Lease the chunk as kvt__store_lease(), in one level. */
 static bool
 lease(const struct kvt__store *store, int level, const struct kvt__chunk_key *key,
-      int64_t until_ns, struct kvt__lease *out)
+      int64_t until_ns, struct kvt__lease *out, int64_t *expires_ns)
 {
     struct kvt__table *index = index_of(store, level, key->space);
     struct kvt__name name = name_of(store, level, key);
@@ -69,10 +78,12 @@ lease(const struct kvt__store *store, int level, const struct kvt__chunk_key *ke
 
     if (!index || !kvt__table_lease(index, &name, NULL, until_ns, &record))
         return false;
-    if (!kvt__store_matches(store, level, key, &record)) {
+    if (!kvt__store_matches(store, level, key, &record) || ends_soon(&record)) {
         kvt__table_unlease(index, &record.lease);
         return false;
     }
+    if (record.expires_ns && record.expires_ns < *expires_ns)
+        *expires_ns = record.expires_ns;
     *out = record.lease;
     out->level = (uint8_t)(level + 1);
     return true;
@@ -207,10 +218,11 @@ kvt__store_pin(struct kvt__store *store, const struct kvt__chunk_key *key, int64
                struct kvt__lease *out)
 {
     uint32_t medium = medium_of_pins(store, key->space);
+    int64_t expires_ns = INT64_MAX;
 
     for (int level = KVT__LEVEL_MEMORY; medium && (size_t)level <= store->n_levels; level++)
         if (medium_of(store, level, key->space) == medium &&
-            lease(store, level, key, until_ns, out))
+            lease(store, level, key, until_ns, out, &expires_ns))
             return medium;
     return 0;
 }
@@ -248,13 +260,14 @@ kvt__store_expiry(const struct kvt__store *store, uint32_t ttl_s)
 
 int
 kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
-                 enum kvt__where where, int64_t until_ns, struct kvt__lease *out)
+                 enum kvt__where where, int64_t until_ns, struct kvt__lease *out,
+                 int64_t *expires_ns)
 {
     for (size_t i = 0; i < n_lookups(store); i++) {
         int level = level_of_lookup(store, i);
 
         if (kvt__store_covers(store, where, level, key->space) &&
-            lease(store, level, key, until_ns, out))
+            lease(store, level, key, until_ns, out, expires_ns))
             return level;
     }
     return -1;

@@ -167,7 +167,8 @@ bool kvt__store_can_probe(const struct kvt__store *store, enum kvt__where where,
                         const struct kvt__space *space);
 
 /* Return true if the index of a level in `where` that may be read has the chunk, and a load accepts
- * the chunk.  An unread entry counts only in the storage of KVT__READ_FIRST. */
+ * the chunk.  An unread entry counts only in the storage of KVT__READ_FIRST.  A chunk whose life ends
+ * within KVT__STORE_LOAD_NS does not count. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where);
 
@@ -191,18 +192,25 @@ bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key
  * ttl_s: the time to live that the request wants, 0: no end.  max_ttl_seconds limits the time. */
 int64_t kvt__store_expiry(const struct kvt__store *store, uint32_t ttl_s);
 
-/* Lease the chunk in the first level in `where` that may be read and whose index has the chunk.
- * Return the number of the level; -1: no index has the chunk.  out: the lease; the field
- * `level` is 1 + the level.  The caller ends each lease once with kvt__store_unlease().  At
- * until_ns (kvt__now_ns()) the lease expires. */
+/* The lookups of an engine find no chunk whose life ends within this time, so that a load can end
+ * before the chunk's life. */
+#define KVT__STORE_LOAD_NS (16 * KVT__NS_PER_S)
+
+/* Lease the chunk that kvt__store_find() finds, in the first level that has the chunk.  Return the
+ * number of the level; -1: no level has the chunk.  out: the lease; the field `level` is 1 + the
+ * level.  The caller ends each lease once with kvt__store_unlease().  At until_ns (kvt__now_ns())
+ * the lease expires.  *expires_ns (kvt__wall_ns()): lowered to the end of the chunk's life, if the
+ * chunk has an end. */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
-                     enum kvt__where where, int64_t until_ns, struct kvt__lease *out);
+                     enum kvt__where where, int64_t until_ns, struct kvt__lease *out,
+                     int64_t *expires_ns);
 
 /* End a lease of a chunk of this space.  Also allowed after the index was replaced. */
 void kvt__store_unlease(struct kvt__store *store, const struct kvt__space *space,
                         const struct kvt__lease *lease);
 
-/* Return true if the lease is still valid, and the index of the lease's level has the chunk. */
+/* Return true if the lease is still valid, and kvt__store_find() finds the chunk in the level of the
+ * lease. */
 bool kvt__store_has_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
                           const struct kvt__lease *lease);
 

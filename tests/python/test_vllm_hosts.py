@@ -350,24 +350,46 @@ class Times(unittest.TestCase):
     def answer(self, lookups, question, *ranks):
         lookups.answered({question: {rank: 56 for rank in ranks}})
 
-    def test_an_answer_counts_while_its_lease_lasts(self):
+    def test_an_answer_counts_for_a_few_seconds(self):
+        """A chunk's life may end soon after the answer."""
+        for ranks in ([0, 1], [1, 0]):
+            lookups = self.lookups()
+            self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+            [question] = self.turns(lookups)
+            self.now += 140  # the workers read the chunks
+            for rank in ranks:
+                self.now += 1
+                self.answer(lookups, question, rank)
+            for _ in range(3):
+                self.now += 1
+                self.assertEqual(lookups.lookup(self.seq, 0, 60), 56)
+            self.now += 1  # vLLM has had no room for the request
+            self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+            [question] = self.turns(lookups)
+            self.answer(lookups, question, 0, 1)
+            self.assertEqual(lookups.lookup(self.seq, 0, 60), 56)
+
+    def test_a_slow_answer_lets_the_scheduler_ask_again(self):
         lookups = self.lookups()
         self.assertIsNone(lookups.lookup(self.seq, 0, 60))
         [question] = self.turns(lookups)
+        self.answer(lookups, question, 0)
+        self.now += 6
+        self.answer(lookups, question, 1)
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+        [question] = self.turns(lookups)
         self.answer(lookups, question, 0, 1)
-        self.now += 140
         self.assertEqual(lookups.lookup(self.seq, 0, 60), 56)
 
     def test_a_lookup_that_is_repeated_after_the_leases_asks_again(self):
-        lookups = self.lookups()
+        lookups = self.lookups(pin=8)
         self.assertIsNone(lookups.lookup(self.seq, 0, 60))
         [question] = self.turns(lookups)
-        self.answer(lookups, question, 0, 1)
-        self.now += 160  # vLLM has had no room for the request
-        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
-        [question] = self.turns(lookups)
+        self.now += 3
         self.answer(lookups, question, 0, 1)
         self.assertEqual(lookups.lookup(self.seq, 0, 60), 56)
+        self.now += 2
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
 
     def test_a_late_answer_joins_no_answer_whose_lease_has_ended(self):
         lookups = self.lookups(pin=4)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Times to live of an engine's chunks: the upkeep of a running engine deletes the chunks, also
- * after a restart of the engine and after the loss of the index. */
+ * after a restart of the engine and after the loss of the index.  A hit ends before the chunks. */
 #include "system/system-test.h"
 
 #define TTL_S 100
 #define N_FOREVER 2 /* chunks without a time to live, before the others */
 
 static _Atomic time_t moved_s; /* seconds that the time of day is ahead */
+static _Thread_local time_t moved_monotonic_s; /* seconds that this thread's other clocks are ahead */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
@@ -17,8 +18,7 @@ __wrap_clock_gettime(clockid_t clock, struct timespec *out)
 {
     int err = __real_clock_gettime(clock, out);
 
-    if (clock != CLOCK_MONOTONIC)
-        out->tv_sec += moved_s;
+    out->tv_sec += clock == CLOCK_MONOTONIC ? moved_monotonic_s : moved_s;
     return err;
 }
 
@@ -117,6 +117,37 @@ max_ttl_seconds_limits_the_life_of_each_chunk(void **state)
     assert_comes_to(f, "pool_used", 0);
 }
 
+/* Move the clocks of lookups. */
+static void
+move_clocks(time_t s)
+{
+    moved_s += s;
+    moved_monotonic_s += s;
+}
+
+/* A lookup repeats its hit as long as a load can end before the first end of a chunk's life. */
+static void
+a_hit_is_repeated_until_a_load_needs_the_rest_of_the_life(void **state)
+{
+    static const char *const settings[] = { "pin_timeout_sec=2000", NULL };
+    struct fixture *f = *state;
+    uint32_t ttl = 96;
+
+    fixture_open(f, settings);
+    move_clocks(17 - kvt__wall_ns() / KVT__NS_PER_S % 16); /* ends are multiples of 16 s */
+    write_until(f, 0, N_FOREVER, 0);
+    write_until(f, N_FOREVER, 1, 10 * ttl);
+    write_until(f, N_FOREVER + 1, N_CHUNKS - N_FOREVER - 1, ttl);
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_CHUNKS * CHUNK);
+    move_clocks(ttl - 26); /* 24 s or 25 s before the end */
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_CHUNKS * CHUNK);
+    move_clocks(12);
+    assert_int_equal(lookup(f, seq, 0, N_TOKENS), (N_FOREVER + 1) * CHUNK);
+    kvt_engine_release(f->engine, seq);
+    kvt_seq_free(seq);
+}
+
 static void
 a_time_to_live_above_180_days_is_refused(void **state)
 {
@@ -141,6 +172,7 @@ main(void)
         TEST(a_running_engine_deletes_expired_chunks),
         TEST(an_engine_without_the_index_deletes_chunks_with_a_time_to_live),
         TEST(max_ttl_seconds_limits_the_life_of_each_chunk),
+        TEST(a_hit_is_repeated_until_a_load_needs_the_rest_of_the_life),
         TEST(a_time_to_live_above_180_days_is_refused),
     };
 

@@ -403,7 +403,7 @@ an_expected_chunk_is_not_promised_unread(void **state)
     assert_false(kvt__store_find(w->f.engine->store, &key, KVT__ANYWHERE));
     assert_int_equal(kvt__store_lease(w->f.engine->store, &key, KVT__GUARANTEED,
                                       kvt__now_ns() + KVT__NS_PER_S,
-                                      &(struct kvt__lease){ 0 }), -1);
+                                      &(struct kvt__lease){ 0 }, &(int64_t){ 0 }), -1);
     kvt_seq_free(seq);
     close_world(w);
 }

@@ -356,9 +356,10 @@ static inline bool
 lease(const struct env *e, unsigned i)
 {
     struct kvt__chunk_key key = key_of(e, i);
+    int64_t expires_ns = INT64_MAX;
 
-    return kvt__store_lease(e->store, &key, KVT__ANYWHERE,
-                            kvt__now_ns() + 600 * KVT__NS_PER_S, &last_lease) == 1;
+    return kvt__store_lease(e->store, &key, KVT__ANYWHERE, kvt__now_ns() + 600 * KVT__NS_PER_S,
+                            &last_lease, &expires_ns) == 1;
 }
 
 static inline struct kvt__table_totals

@@ -84,8 +84,8 @@ a_chunk_is_served_until_its_end_and_then_deleted(void **state)
     assert_int_equal(put(e, 2), 0);
     assert_true(is_marked(e, 1));
     assert_false(is_marked(e, 2));
-    moved_s += TTL_S - 17;
     assert_true(find(e, 1));
+    moved_s += TTL_S - 17;
     assert_int_equal(kvt__store_media(e->store, &key), KVT_MEDIUM_STORAGE);
     assert_int_equal(get(e, 1), 0);
     assert_int_equal(probe(e, 1), 0);
@@ -102,6 +102,31 @@ a_chunk_is_served_until_its_end_and_then_deleted(void **state)
     check_counted(e, 1, 0);
     assert_int_equal(n_expired(e), 1);
     assert_int_equal(get(e, 2), 0);
+}
+
+/* A load that follows a lookup has 16 s before the end. */
+static void
+a_lookup_finds_no_chunk_in_the_last_16_s_of_its_life(void **state)
+{
+    struct env *e = *state;
+    struct kvt__chunk_key key = key_of(e, 1);
+    int64_t end = in_s(TTL_S) / (16 * KVT__NS_PER_S) * 16, expires_ns = INT64_MAX;
+
+    assert_int_equal(put_until(e, 1, end * KVT__NS_PER_S), 0);
+    moved_s += end - 20 - kvt__wall_ns() / KVT__NS_PER_S;
+    assert_true(find(e, 1));
+    assert_int_equal(kvt__store_lease(e->store, &key, KVT__ANYWHERE, INT64_MAX, &last_lease,
+                                      &expires_ns), 1);
+    assert_int_equal(expires_ns, end * KVT__NS_PER_S);
+    moved_s += 6;
+    assert_false(find(e, 1) || lease(e, 1));
+    assert_false(kvt__store_has_lease(e->store, &key, &last_lease));
+    kvt__store_unlease(e->store, &e->space, &last_lease);
+    moved_s += 8;
+    assert_int_equal(get(e, 1), 0);
+    assert_int_equal(probe(e, 1), 0);
+    assert_int_equal(put_until(e, 1, in_s(2 * TTL_S)), -EEXIST);
+    assert_true(find(e, 1));
 }
 
 static void
@@ -717,6 +742,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(a_chunk_is_served_until_its_end_and_then_deleted),
+        TEST(a_lookup_finds_no_chunk_in_the_last_16_s_of_its_life),
         TEST(a_lease_does_not_prolong_a_life),
         TEST(a_store_of_an_expired_chunk_renews_the_chunk),
         TEST(the_longest_time_to_live_counts),

@@ -372,7 +372,8 @@ a_put_replaces_a_leased_chunk_and_ends_the_lease(void **state)
     assert_int_equal(used(e), TAKEN);
     assert_int_equal(totals_of(e).n_entries, 1);
     assert_int_equal(kvt__store_lease(e->store, &second, KVT__ANYWHERE,
-                                      kvt__now_ns() + 600 * KVT__NS_PER_S, &of_second), 1);
+                                      kvt__now_ns() + 600 * KVT__NS_PER_S, &of_second,
+                                      &(int64_t){ INT64_MAX }), 1);
     kvt__store_unlease(e->store, &e->space, &last_lease); /* not of the second chunk */
     assert_int_equal(kvt__level_evict(level_of(e), NULL, 1), 0);
     kvt__store_unlease(e->store, &e->space, &of_second);

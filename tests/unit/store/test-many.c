@@ -65,7 +65,7 @@ run_other_call(const struct one *one, unsigned kind)
     else if (kind == 2)
         kvt__store_enter_unread(m.e.store, &one->req);
     else if (kvt__store_lease(m.e.store, &key, where, kvt__now_ns() + 60 * KVT__NS_PER_S,
-                              &lease) >= 0)
+                              &lease, &(int64_t){ INT64_MAX }) >= 0)
         kvt__store_unlease(m.e.store, &m.e.space, &lease);
 }
 

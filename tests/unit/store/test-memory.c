@@ -97,10 +97,10 @@ static bool
 lease_in_memory(const struct env *e, unsigned i)
 {
     struct kvt__chunk_key key = key_of(e, i);
+    int64_t expires_ns = INT64_MAX;
 
-    return kvt__store_lease(e->store, &key, KVT__IN_MEMORY,
-                            kvt__now_ns() + 600 * KVT__NS_PER_S, &last_lease) ==
-           KVT__LEVEL_MEMORY;
+    return kvt__store_lease(e->store, &key, KVT__IN_MEMORY, kvt__now_ns() + 600 * KVT__NS_PER_S,
+                            &last_lease, &expires_ns) == KVT__LEVEL_MEMORY;
 }
 
 static bool from_memory; /* result of the last get_into() */
