@@ -23,7 +23,7 @@ def make_model(vocabulary):
         shared_expert_intermediate_size=256,
         layer_types=["linear_attention", "full_attention"] * 2, dtype="bfloat16",
         bos_token_id=0, eos_token_id=1, pad_token_id=0)
-    return Qwen3NextForCausalLM(config).to(torch.bfloat16)
+    return random_model.with_slow_decay(Qwen3NextForCausalLM(config)).to(torch.bfloat16)
 
 
 if __name__ == "__main__":

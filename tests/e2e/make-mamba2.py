@@ -21,7 +21,7 @@ def make_model(vocabulary):
         shared_intermediate_size=1024, mamba_n_heads=16, mamba_d_head=64, mamba_d_state=32,
         mamba_n_groups=1, mamba_d_conv=4, mamba_expand=2, mamba_chunk_size=64,
         dtype="bfloat16", bos_token_id=0, eos_token_id=1, pad_token_id=0)
-    return GraniteMoeHybridForCausalLM(config).to(torch.bfloat16)
+    return random_model.with_slow_decay(GraniteMoeHybridForCausalLM(config)).to(torch.bfloat16)
 
 
 if __name__ == "__main__":

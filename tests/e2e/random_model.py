@@ -17,3 +17,12 @@ def save(usage, make_model=None):
     tokenizer.save_pretrained(sys.argv[1])
     (make_model or demo["make_model"])(len(tokenizer)).save_pretrained(sys.argv[1])
     return sys.argv[1]
+
+
+def with_slow_decay(model):
+    """Let the states of a model forget slowly, so that a wrong state changes an answer: half of a
+    state is left after about 500 tokens."""
+    for name, parameter in model.named_parameters():
+        if name.endswith(".A_log"):
+            parameter.data.fill_(-7)
+    return model
