@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scheduler's half of the connector: decides which chunks to load into which blocks,
-and which blocks contain chunks to save.
+"""The scheduler's half of the connector: decides which chunks to load into which blocks.
+vllm_saves decides which blocks contain chunks to save.
 
 Runs on the single thread of vLLM's EngineCore and never waits for storage.
 """
@@ -12,47 +12,12 @@ from . import _lib, vllm_adapters, vllm_handoff
 from .vllm_extra import describe
 from .vllm_log import log
 from .vllm_meta import NOTHING, KVTierMetadata, Report, UnusableWorker
-from .vllm_model import NULL_BLOCK
 from .vllm_order import Order
 from .vllm_pins import Pins
 from .vllm_prefill import Prefill
+from .vllm_request import Request
+from .vllm_saves import Saves
 from .vllm_stats import Collector
-from .vllm_uses import Uses
-
-_CHUNK = _lib.CHUNK_BYTES
-
-
-class _Request:
-    """One request between its first lookup and its end."""
-
-    __slots__ = ("request", "seq", "tokens", "tags", "chunks", "may_load",
-                 "computed", "hit", "loading", "limit", "saved", "stored", "tail",
-                 "tail_saved", "blocks", "read", "noted", "used", "wait", "findable",
-                 "skip_counted", "lookup_counted")
-
-    def __init__(self, request, seq, tags):
-        self.request = request
-        self.seq = seq
-        self.tokens = request.num_prompt_tokens  # tokens of seq
-        self.tags = tags
-        self.chunks = b""  # kvt_chunk structs of whole chunks, filled on first use
-        self.may_load = True
-        self.computed = 0  # vLLM's own hit at the last lookup
-        self.hit = 0  # tokens of the last lookup's hit
-        self.loading = None  # block ids of the load in flight
-        self.limit = 0  # number of leading tokens that may be saved
-        self.saved = 0  # whole chunks handed to the workers so far
-        self.stored = range(0)  # chunks of the hit; of windows and states, only the last are stored
-        self.tail = b""  # the prompt's partial chunk if the chunk is to be saved
-        self.tail_saved = False
-        self.read = set()  # chunks read into host memory for this request
-        self.noted = 0  # whole chunks whose use is noted
-        self.used = 0  # leading whole chunks that earlier requests used
-        self.wait = None  # for the chunks of a prefill engine
-        self.findable = 0  # leading tokens that a hit can have, once the planned saves end
-        self.skip_counted = False  # statistics count the tokens that limits skip
-        self.lookup_counted = False  # with several hosts: statistics count the lookup
-        self.blocks = None  # block lists, only if vLLM does not pass block lists
 
 
 class Scheduler:
@@ -77,23 +42,20 @@ class Scheduler:
         self._save_decode = bool(settings.get("save_decode_cache"))
         self._partial = bool(settings.get("save_unfull_chunk"))
         self._settings = settings
-        self._uses = Uses() if settings.get("store_policy") == "second_use" else None
         self._pins = self._open_pins(settings, stages, n_ranks)
         self._early = bool(settings.get("enable_async_loading")
                            and settings.get("local_cpu"))
         self._requests = {}
-        self._saving = {}  # the part of _requests with chunks left to save
         self._loads = []
         self._order = Order()
         self._load_adapters = {}
         self._prefetches = []
         self._cancel = False
-        # vLLM schedules at most so many steps before it learns the result of the first.
-        self._most_steps = len(stages) + 1
-        self._distrusted_steps = 0
         self._digests = vllm_adapters.Digests()
         self._adapters = vllm_adapters.Contents()
         self._ranks = vllm_adapters.Ranks(n_ranks)
+        self._saves = Saves(self._requests, stages[0], engine.chunk_tokens, settings, self._ranks,
+                            events, len(stages) + 1)
         self._digest_requests = {}  # request id -> request for the adapter's digest
         self._stats = Collector(engine)
         self._prefill = None
@@ -172,7 +134,7 @@ class Scheduler:
         that measure a tier."""
         for group, first, n in self._lookups.wanted(state.seq):
             state.read.update(range(first, first + n))
-            self._prefetches.append((group, self._chunks(state, first, first + n), b"",
+            self._prefetches.append((group, state.chunks(first, first + n), b"",
                                      state.tags.tags))
 
     def memory_tokens(self, request, external):
@@ -212,10 +174,7 @@ class Scheduler:
         state = self._requests[request.request_id] = self._describe(request)
         save = self._can_save and state.seq is not None
         if save:
-            state.limit = self._limit(state)
-            if self._partial and state.tokens % self._chunk:
-                self._admit_tail(state)
-            self._saving[request.request_id] = state
+            self._saves.begin(state)
         state.may_load = (
             self._can_load and state.seq is not None and state.tags.most_loaded > 0
             and not getattr(request, "skip_reading_prefix_cache", False))
@@ -241,24 +200,6 @@ class Scheduler:
         if n and (state.tags.most_loaded >= n or not self._has_windows):
             state.wait = vllm_handoff.Wait(n, self._wait_s)
 
-    def _limit(self, state):
-        """Return the number of leading tokens that may be saved."""
-        limit = min(state.tokens, state.tags.most_saved)
-        if self._uses is None:
-            return limit
-        n_chunks = state.tokens // self._chunk
-        n_used = self._uses.note(self._chunks(state, state.noted, n_chunks), state.tags.tags)
-        if state.used == state.noted:
-            state.used += n_used
-        state.noted = n_chunks
-        return limit if state.used == n_chunks else min(limit, state.used * self._chunk)
-
-    def _admit_tail(self, state):
-        tail = state.seq.chunks(state.tokens // self._chunk, 1)
-        used = self._uses is None or self._uses.note(tail, state.tags.tags)
-        if used and state.limit == state.tokens:
-            state.tail = tail
-
     def _describe(self, request):
         seq = extra = None
         try:
@@ -272,7 +213,7 @@ class Scheduler:
                                        extra.tags)
         except Exception as e:  # clients control parts of a request
             log.warning("kvtier: a request is neither looked up nor stored: %s", e)
-        return _Request(request, seq, extra)
+        return Request(request, seq, extra, self._chunk)
 
     def _longest_hit(self, state, computed):
         most = state.request.num_tokens - 1
@@ -326,7 +267,7 @@ class Scheduler:
                 else -1
                 for i in range(first * info.blocks_per_chunk,
                                -(-min(end * self._chunk, state.tokens) // size))))
-            chunks = self._chunks(state, first, end)
+            chunks = state.chunks(first, end)
             ios.append((group, chunks, wanted.tobytes(), state.tags.tags))
             if self._events:
                 self._events.note(request, state.tags, group, first, chunks)
@@ -373,7 +314,7 @@ class Scheduler:
         if self._can_load or self._can_save:
             log.warning("kvtier: nothing is looked up or stored any more: %s", why)
         self._can_load = self._can_save = False
-        self._saving.clear()
+        self._saves.end_all()
         for state in self._requests.values():
             state.may_load = False
             state.limit = 0
@@ -384,30 +325,14 @@ class Scheduler:
         state = self._requests.get(request_id)
         return state if state is not None and state.loading is not None else None
 
-    # ----------------------------------------------------------------- saves
+    # ------------------------------------------------------------------ step
 
     def build_meta(self, output):
         self._order.end_step()
         self._pins.work()
         if self._prefill:
             self._prefill.scheduled(output.num_scheduled_tokens, self._request)
-        resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
-        if resumed:
-            self._resume(resumed)
-        # For vLLM's second model runner, resumed requests are among the new ones.
-        if output.scheduled_new_reqs:
-            self._resume(new.req_id for new in output.scheduled_new_reqs)
-        self._distrust(output, resumed)
-        # Without get_block_ids, output names only requests that got blocks in this step.
-        block_state = getattr(output, "kv_connector_block_state", None)
-        get_block_ids = getattr(block_state, "get_block_ids", None)
-        if get_block_ids is None and self._requests:
-            self._track_blocks(output)
-        saves, adapter_saves = (), ()
-        if self._saving and output.num_scheduled_tokens:
-            saves, adapter_saves = self._plan_saves(
-                output.num_scheduled_tokens, get_block_ids,
-                getattr(block_state, "boundary_state_offloads", {}))
+        saves, adapter_saves = self._saves.plan(output)
         lookups = self._hosts.take_messages() if self._hosts else None
         if not (saves or adapter_saves or self._loads or self._prefetches
                 or self._cancel or lookups):
@@ -423,197 +348,6 @@ class Scheduler:
         state = self._requests.get(request_id)
         return state and state.request
 
-    def _distrust(self, output, resumed):
-        """Do not save requests that start in a step with another connector's synchronous
-        loads, or in one of the next steps: vLLM learns of a failed load only after KV of
-        this step, and of the steps that overlap, is saved."""
-        if getattr(output, "has_sync_kv_loads", False):
-            self._distrusted_steps = self._most_steps
-        if not self._distrusted_steps:
-            return
-        self._distrusted_steps -= 1
-        for request_id in [new.req_id for new in output.scheduled_new_reqs] + [*resumed]:
-            self._saving.pop(request_id, None)
-
-    def _resume(self, request_ids):
-        """Save all chunks of preempted requests again: the requests are computed again, and
-        the store may have dropped some chunks."""
-        for request_id in request_ids:
-            state = self._requests.get(request_id)
-            if state is not None and state.limit and state.saved:
-                state.saved = 0
-                state.tail_saved = False
-                self._saving[request_id] = state
-
-    def _plan_saves(self, scheduled, get_block_ids, final_states):
-        """Return (ios of the base model, [(adapter, ios of the adapter)]).  final_states:
-        {request id: [(table, block, tokens)]}, the blocks that hold the final state after so
-        many tokens when this step ends."""
-        plain, by_adapter = [], {}
-        for request_id in self._saving.keys() & scheduled.keys():
-            state = self._saving[request_id]
-            ios = plain
-            if state.tags.adapter:
-                n_loads = self._ranks.n_loads(*state.tags.adapter)
-                if n_loads is None:
-                    continue  # planned in a later step
-                ios = by_adapter.setdefault((*state.tags.adapter, n_loads), [])
-            start = state.request.num_computed_tokens
-            end = start + scheduled[request_id]
-            if self._save_decode:
-                self._append_decoded(state)
-            last = min(end, state.limit) // self._chunk
-            tail = (state.tail and not state.tail_saved
-                    and end >= state.request.num_prompt_tokens)
-            if last > state.saved or tail:
-                ids = (state.blocks if get_block_ids is None
-                       else get_block_ids(request_id))
-                if ids is not None:
-                    if last > state.saved and self._save(ios, state, ids, start, last,
-                                                         final_states.get(request_id, ())):
-                        state.findable = last * self._chunk
-                    if tail and self._save_tail(ios, state, ids, start):
-                        state.findable = state.request.num_prompt_tokens
-                state.saved = max(state.saved, last)
-                state.tail_saved |= bool(tail)
-            if (state.limit // self._chunk <= state.saved
-                    and bool(state.tail) == state.tail_saved
-                    and not self._save_decode):
-                del self._saving[request_id]
-        return plain, [pair for pair in by_adapter.items() if pair[1]]
-
-    def _save(self, ios, state, ids, start, last, final_states):
-        """Plan the save of the chunks below `last`, which this step completes.  Return True if
-        every window and every state of the hit is saved."""
-        end, is_findable = self._findable_end(state, last), True
-        for group, info in enumerate(self._infos):
-            if info.is_state:
-                is_findable &= self._save_states(ios, state, group, ids[info.table], start, last,
-                                                 final_states)
-                continue
-            begin, known = state.saved, state.stored
-            if info.kind == _lib.GROUP_SLIDING:
-                # Save the chunks that a hit of `end` tokens needs.
-                first = max(0, end - info.window + 1) // self._chunk
-                begin = max(first, self._first_alive(info, start))
-                is_findable = is_findable and begin == first
-                known = range(max(known.start, (state.hit - info.window + 1) // self._chunk),
-                              known.stop)
-            spans = ((begin, min(last, known.start)),
-                     (max(begin, known.stop), last)) if known else ((begin, last),)
-            for span in spans:
-                self._save_span(ios, state, group, ids[info.table], *span)
-        return is_findable
-
-    def _save_states(self, ios, state, group, ids, start, last, final_states):
-        """Plan the save of the final states for the chunks below `last`.  Return True if the
-        state after chunk last - 1 is among them.
-
-        A block table does not tell which blocks hold a final state: vLLM moves a request's
-        state from block to block, and a block between two states is the null block."""
-        table, ends = self._infos[group].table, set()
-        loaded = state.hit if state.stored else 0
-        if start and not state.saved:
-            # The step begins with the state in the block of the token before: after a hit of
-            # vLLM's own cache, this state is final and not reported.
-            final_states = [*final_states, (table, ids[(start - 1) // self._chunk], start)]
-        for found_in, block, tokens in final_states:
-            chunk, rest = divmod(tokens, self._chunk)
-            if found_in == table and not rest and chunk <= last and block != NULL_BLOCK:
-                ends.add(chunk)
-                if tokens != loaded:
-                    self._save_blocks(ios, state, group, array("i", (block,)), chunk - 1,
-                                      chunk)
-        return last in ends
-
-    def _findable_end(self, state, n_chunks):
-        """Return the tokens of the longest hit in n_chunks chunks of the request."""
-        end = n_chunks * self._chunk
-        if end == state.request.num_prompt_tokens:
-            # The longest hit of a prompt lacks the last token.
-            end -= 1 if self._partial else self._chunk
-        return end
-
-    def _first_alive(self, info, start):
-        """Return the first chunk whose blocks all belong to the request.  vLLM has freed
-        the blocks that left the window before this step."""
-        alive = info.first_kept(start) // info.block_tokens
-        return -(-alive // info.blocks_per_chunk)
-
-    def _save_tail(self, ios, state, ids, start):
-        """Plan the save of the prompt's partial chunk, which this step completes.  Return True
-        if the chunk of every group is saved."""
-        tokens = state.request.num_prompt_tokens
-        chunk, is_whole = tokens // self._chunk, True
-        for group, info in enumerate(self._infos):
-            end, mine = -(-tokens // info.block_tokens), ids[info.table]
-            if end > len(mine) or (
-                    info.kind == _lib.GROUP_SLIDING
-                    and chunk < self._first_alive(info, start)):
-                is_whole = False
-                continue
-            blocks = array("i", mine[chunk * info.blocks_per_chunk:end])
-            ios.append((group, state.tail, blocks.tobytes(), state.tags.tags, state.tags.ttl))
-        return is_whole
-
-    def _save_span(self, ios, state, group, ids, first, last):
-        per_chunk = self._infos[group].blocks_per_chunk
-        last = min(last, len(ids) // per_chunk)
-        if first < last:
-            self._save_blocks(ios, state, group,
-                              array("i", ids[first * per_chunk:last * per_chunk]), first, last)
-
-    def _save_blocks(self, ios, state, group, blocks, first, last):
-        """Plan the save of the chunks first .. last - 1 of a group, in `blocks`."""
-        chunks = self._chunks(state, first, last)
-        ios.append((group, chunks, blocks.tobytes(), state.tags.tags, state.tags.ttl))
-        if self._events:
-            self._events.note(state.request, state.tags, group, first, chunks)
-
-    def _append_decoded(self, state):
-        """Append final generated tokens to the sequence when they complete a chunk."""
-        request = state.request
-        if (request.num_tokens // self._chunk <= state.tokens // self._chunk
-                or state.limit == state.tags.most_saved):
-            return
-        tokens = array("i", request.all_token_ids[state.tokens:request.num_tokens])
-        try:
-            state.seq.append(tokens)
-        except (OSError, ValueError) as e:
-            log.warning("kvtier: generated tokens are not stored: %s", e)
-            self._saving.pop(request.request_id, None)
-            return
-        state.tokens = request.num_tokens
-        state.limit = self._limit(state)
-
-    def _chunks(self, state, first, end):
-        """Return the kvt_chunk structs first .. end - 1 of the request's sequence."""
-        whole = state.tokens // self._chunk
-        if len(state.chunks) < min(end, whole) * _CHUNK:
-            have = len(state.chunks) // _CHUNK
-            state.chunks += state.seq.chunks(have, whole - have)
-        found = state.chunks[first * _CHUNK:end * _CHUNK]
-        if end > whole:
-            found += state.seq.chunks(whole, 1)
-        return found
-
-    def _track_blocks(self, output):
-        """Record block lists, for versions of vLLM that do not pass block lists."""
-        for new in output.scheduled_new_reqs:
-            state = self._requests.get(new.req_id)
-            if state is not None:
-                state.blocks = [list(ids) for ids in new.block_ids]
-        cached = output.scheduled_cached_reqs
-        for request_id, ids in zip(cached.req_ids, cached.new_block_ids):
-            state = self._requests.get(request_id)
-            if state is None or ids is None:
-                continue
-            if state.blocks is None or request_id in cached.resumed_req_ids:
-                state.blocks = [list(group) for group in ids]
-            else:
-                for mine, more in zip(state.blocks, ids):
-                    mine.extend(more)
-
     # ------------------------------------------------------------------- end
 
     def finished(self, request):
@@ -621,7 +355,7 @@ class Scheduler:
         state = self._requests.pop(request.request_id, None)
         self._order.forget(request.request_id)
         self._digest_requests.pop(request.request_id, None)
-        self._saving.pop(request.request_id, None)
+        self._saves.end(request.request_id)
         if state is not None:
             if state.seq is not None and state.tags.pin_seconds:
                 self._pin(state)
@@ -637,9 +371,9 @@ class Scheduler:
         for group, info in enumerate(self._infos):
             first = 0
             if info.kind == _lib.GROUP_SLIDING:
-                end = self._findable_end(state, n_chunks)
+                end = self._saves.findable_end(state, n_chunks)
                 first = max(0, end - info.window + 1) // self._chunk
-            pieces.append((group, self._chunks(state, first, n_chunks) + state.tail))
+            pieces.append((group, state.chunks(first, n_chunks) + state.tail))
         self._pins.ask(pieces, state.tags.tags, state.tags.pin_seconds)
 
     def _free(self, state):
@@ -670,14 +404,14 @@ class Scheduler:
         weights, the rest to the new weights."""
         state.may_load = False
         state.limit = 0
-        self._saving.pop(request_id, None)
+        self._saves.end(request_id)
         if not state.loading:
             self._lookups.release(state.seq)
 
     def _renew(self, request_id, state):
         """Describe a request without computed tokens anew.  Chunks of the new weights
         may be looked up even if chunks of the old weights could not be loaded."""
-        self._saving.pop(request_id, None)
+        self._saves.end(request_id)
         self._free(state)
         self._admit(state.request)
 
@@ -702,5 +436,5 @@ class Scheduler:
         for state in self._requests.values():
             self._free(state)
         self._requests.clear()
-        self._saving.clear()
+        self._saves.end_all()
         self._engine.close()

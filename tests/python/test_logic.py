@@ -119,7 +119,7 @@ class Halves(unittest.TestCase):
             meta = half.build_meta(output({"a": n}, table))
             saved.append([len(io[1]) // _lib.CHUNK_BYTES for io in meta.saves])
         self.assertEqual(saved, [[], [1], [3], [3], [], []])
-        self.assertFalse(half._saving)
+        self.assertFalse(half._saves._open)
         # After a preemption, the request saves all computed chunks again.
         req.num_computed_tokens = 0
         meta = half.build_meta(output({"a": 61}, table, resumed=["a"]))
@@ -397,7 +397,7 @@ class Halves(unittest.TestCase):
                     saved += name
             self.assertEqual(saved, expected)
             half.build_meta(output({"b": 61}, table, resumed=["b"]))
-            self.assertNotIn("b", half._saving)
+            self.assertNotIn("b", half._saves._open)
 
     def test_the_null_block_is_never_named_as_failed(self):
         for window, named in ((0, ({"a"}, set(), {5})), (10, ({"a"}, {"a"}, set()))):

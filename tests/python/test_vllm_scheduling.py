@@ -519,7 +519,7 @@ class Idle(Case):
         for _ in range(100):
             sim.step()
         self.assertEqual((half._engine.calls, sim.engine.calls), (0, 0))
-        self.assertFalse(half._saving)
+        self.assertFalse(half._saves._open)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ class Staged(Sim if fake.HAVE_VLLM else object):
         assert manager.block_pool.get_num_free_blocks() == self.cache.num_blocks - 1
         half = self.connector._scheduler
         if half:
-            assert not half._requests and not half._saving and not half._loads
+            assert not half._requests and not half._saves._open and not half._loads
         for rank in self.ranks:
             assert not rank.half or not (rank.half._loads or rank.half._refused
                                          or rank.half._bad_blocks)

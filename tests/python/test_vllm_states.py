@@ -127,8 +127,8 @@ class States(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
         """Otherwise a load would prolong the life of the state."""
         self.ask()
         sim = self.sim()
-        half = sim.connector._scheduler
-        with mock.patch.object(half, "_save_blocks", wraps=half._save_blocks) as save:
+        saves = sim.connector._scheduler._saves
+        with mock.patch.object(saves, "_save_blocks", wraps=saves._save_blocks) as save:
             sim.add("a", prompt(ord("a"), 70))
             sim.run()
         self.assertEqual(sim.hits, {"a": 60})

@@ -520,7 +520,7 @@ class Sim:
             held = self.sequences
             assert held.n and not held.live and not held.leased
         half = self.connector._scheduler
-        assert not half._requests and not half._saving and not half._loads
+        assert not half._requests and not half._saves._open and not half._loads
         half = self.worker._worker
         assert not half._loads and not half._refused and not half._bad_blocks
 
