@@ -539,15 +539,18 @@ class Halves(Case):
         return lambda *others: self.scheduler.received(Object(
             finished_recving=None, kv_connector_worker_meta=aggregate(report, *others)))
 
+    def have_two_ranks(self):
+        self.scheduler._ranks = self.scheduler._saves._ranks = vllm_adapters.Ranks(2)
+
     def test_ranks_that_load_different_files(self):
         """The KV of a rank depends on the adapters of all ranks."""
-        self.scheduler._ranks = vllm_adapters.Ranks(2)
+        self.have_two_ranks()
         self.store.answer = 0
         keys, digest = vllm_adapters.keys(self.lora), vllm_adapters.digest(self.lora)
         for others, stored in (([(keys, "other")], 0), ([(keys, None)], 0),
                                ([(keys, digest)], 1)):
             with self.subTest(others):
-                self.scheduler._ranks = vllm_adapters.Ranks(2)
+                self.have_two_ranks()
                 req, _ = self.look_up("a%s" % others)
                 self.load()
                 received = self.step(req, 29)
@@ -559,7 +562,7 @@ class Halves(Case):
 
     def test_a_rank_that_loads_other_files_after_an_eviction(self):
         """With overlapping batches, two steps are planned before a report arrives."""
-        self.scheduler._ranks = vllm_adapters.Ranks(2)
+        self.have_two_ranks()
         self.store.answer = 0
         keys, digest = vllm_adapters.keys(self.lora), vllm_adapters.digest(self.lora)
         req, _ = self.look_up("a")
