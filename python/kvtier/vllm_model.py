@@ -8,6 +8,7 @@ the workers must compute equal descriptions, so no function here depends on the 
 import collections
 import hashlib
 import math
+import re
 
 from . import _lib
 
@@ -163,9 +164,9 @@ def _check_state(vllm_config, spec):
     if mode != "align":
         raise Unsupported("%s with mamba_cache_mode %s; use --enable-prefix-caching, with which "
                           "vLLM keeps states for later prompts" % (name, mode))
-    if not _reports_states():
-        raise Unsupported("%s in this vLLM, which does not report the blocks of final states to "
-                          "connectors; vLLM 0.32 does" % name)
+    if not reports_states():
+        raise Unsupported("%s in this vLLM, which does not report the blocks of all final states "
+                          "to connectors; vLLM 0.32 does" % name)
     if spec.num_speculative_blocks:
         raise Unsupported("%s with speculative decoding, which changes a state after the step's "
                           "blocks are saved" % name)
@@ -185,11 +186,16 @@ def _check_state(vllm_config, spec):
         raise Unsupported("%s on a device of type %s" % (name, device_type(vllm_config)))
 
 
-def _reports_states():
-    """Return True if vLLM's scheduler reports the blocks that hold a final state."""
+def reports_states():
+    """Return True if vLLM's scheduler reports the blocks that hold a final state, in the way of
+    vLLM 0.32: earlier versions keep other states."""
     try:
+        from vllm import __version__ as version
         from vllm.v1.core.sched.output import KVConnectorBlockState
     except ImportError:
+        return False
+    release = re.match(r"(\d+)\.(\d+)", version)
+    if release and (0, 0) < tuple(map(int, release.groups())) < (0, 32):
         return False
     return "boundary_state_offloads" in getattr(KVConnectorBlockState, "__dataclass_fields__", ())
 

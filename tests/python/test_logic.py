@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import pickle
+import sys
 import tempfile
 import unittest
 from array import array
@@ -599,23 +600,35 @@ class Model(unittest.TestCase):
         within = cache(prefix_match_unit=16, prefix_cache_retention_interval=528)
         device.device_config.device_type = "xpu"
         for spec, config, reports, why in (
-                (state(), self.config(), False, "does not report the blocks of final states"),
+                (state(), self.config(), False, "does not report the blocks of all final states"),
                 (state("all"), self.config(), True, "mamba_cache_mode all"),
                 (state("none"), self.config(), True, "mamba_cache_mode none"),
                 (state(n_speculative=2), self.config(), True, "speculative decoding"),
                 (state(), replay, True, "use_replayssm"),
                 (state(), within, True, "both --prefix-match-unit and"),
                 (state(), device, True, "a device of type xpu")):
-            with mock.patch.object(vllm_model, "_reports_states", lambda: reports):
+            with mock.patch.object(vllm_model, "reports_states", lambda: reports):
                 with self.assertRaisesRegex(vllm_model.Unsupported, why):
                     vllm_model.check_supported(config, self.cache(FullAttentionSpec(), spec))
                 vllm_model.check_supported(self.config(), self.cache(state()) if reports
                                            else self.cache(FullAttentionSpec()))
-        with mock.patch.object(vllm_model, "_reports_states", lambda: True):
+        with mock.patch.object(vllm_model, "reports_states", lambda: True):
             for settings in ({"prefix_match_unit": 16, "prefix_cache_retention_interval": 0},
                              {"prefix_cache_retention_interval": 528},
                              {"prefix_match_unit": 528, "prefix_cache_retention_interval": None}):
                 vllm_model.check_supported(cache(**settings), self.cache(state()))
+
+    def test_states_need_vllm_0_32(self):
+        """vLLM 0.29 has the report, too, but keeps other states."""
+        field = {"__dataclass_fields__": {"boundary_state_offloads": None}}
+        for version, fields, expected in (
+                ("0.29.0", field, False), ("0.31.1", field, False), ("0.32.0", field, True),
+                ("0.33.0.dev2+g1", field, True), ("1.0.0", field, True), ("dev", field, True),
+                ("0.0.0", field, True), ("0.32.0", {}, False)):
+            modules = {"vllm": Object(__version__=version), "vllm.v1.core.sched.output": Object(
+                KVConnectorBlockState=type("KVConnectorBlockState", (), fields))}
+            with mock.patch.dict(sys.modules, modules):
+                self.assertEqual(vllm_model.reports_states(), expected, version)
 
     def test_the_chunk_of_a_model_with_states_is_a_block(self):
         state, small = MambaSpec(), FullAttentionSpec()

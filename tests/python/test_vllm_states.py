@@ -15,13 +15,12 @@ if fake.HAVE_VLLM:
     import vllm_sim
     from test_vllm_events import hashes_of, settle, subscribe
     from test_vllm_stages import Staged, StagedCase, failing
-    from vllm.v1.core.sched import output
     from vllm.v1.kv_cache_interface import KVCacheGroupSpec, MambaSpec
     from vllm_sim import BLOCK
 
+    from kvtier import vllm_model
     from kvtier.vllm_worker import Worker
-SUPPORTED = fake.HAVE_VLLM and hasattr(output, "KVConnectorBlockState") and (
-    "boundary_state_offloads" in output.KVConnectorBlockState.__dataclass_fields__)
+SUPPORTED = fake.HAVE_VLLM and vllm_model.reports_states()
 
 WORDS = 3  # of a state; a block has room for a word more
 ABOUT = dict(block_size=BLOCK, shapes=((4,), (2, 2)),
