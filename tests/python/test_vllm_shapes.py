@@ -81,7 +81,8 @@ class Sparse(Shapes):
                 self.config)
         return MLAAttention.get_kv_cache_spec(Object(
             kv_cache_dtype="auto", head_size=8, sliding_window=None, indexer=object(),
-            non_causal_multi_token_decode=False), self.config)
+            non_causal_multi_token_decode=False, attn_backend=Object(get_name=str),
+            _uses_flat_kv_cache=bool), self.config)  # the last two for vLLM 0.31
 
     def token_bytes(self, layer):
         return (16, 24)[layer % 2]
