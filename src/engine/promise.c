@@ -346,6 +346,17 @@ hold(struct kvt_seq *seq, bool late)
     return 0;
 }
 
+/* Return true if the leases, and the life of each leased chunk, last long enough for a hit that the
+ * caller gets now. */
+static bool
+lasts(const struct kvt_seq *seq, int64_t now_ns)
+{
+    const struct kvt__promise *p = &seq->promise;
+
+    return now_ns <= p->lease_until_ns - seq->engine->lease_ns &&
+           p->expires_ns >= kvt__wall_ns() + KVT__STORE_LOAD_NS;
+}
+
 /* Continue until the promise's hit is final, guaranteed and leased.  0; -EAGAIN: a search or the
  * workers are not done; -ENOMEM with a sentence. */
 static int
@@ -364,9 +375,8 @@ fetch(struct kvt_seq *seq)
             return -EAGAIN;
         int64_t now = kvt__now_ns();
         bool all = !seq->engine->lookups_wait || advance(seq, now);
-        /* If the caller repeated the lookup late, the leases end too early: find and lease
-         * again. */
-        if (all && (stale || now <= p->lease_until_ns - seq->engine->lease_ns))
+        /* If the caller repeated the lookup late, or the reads took long: find and lease again. */
+        if (all && (stale || lasts(seq, now)))
             return p->is_galloping ? -EAGAIN : hold(seq, false);
         if (all || cut_at_missing(seq))
             continue;

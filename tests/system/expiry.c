@@ -148,6 +148,69 @@ a_hit_is_repeated_until_a_load_needs_the_rest_of_the_life(void **state)
     kvt_seq_free(seq);
 }
 
+/* Open a worker, f->engine, and a scheduler. */
+static void
+open_two(struct fixture *f, struct kvt_engine **scheduler)
+{
+    static const char *const settings[] = { "local_cpu=true", "enable_async_loading=true", NULL };
+    struct opening opening = { .role = KVT_ROLE_WORKER, .settings = settings };
+    char instance[64];
+
+    snprintf(instance, sizeof instance, "test-expiry-%d", (int)getpid());
+    opening.instance = instance;
+    f->engine = must_open(f, &opening);
+    set_view(f->engine, 0, f->memory);
+    opening.role = KVT_ROLE_SCHEDULER;
+    *scheduler = must_open(f, &opening);
+}
+
+/* Read a chunk of the prompt into the worker's memory. */
+static void
+read_ahead(struct fixture *f, size_t chunk)
+{
+    struct kvt_seq *seq = new_seq(f, N_TOKENS);
+    struct io io;
+
+    make_io(&io, seq, 0, chunk, 1, 1);
+    io.io.blocks = NULL;
+    io.io.n_blocks = 0;
+    assert_int_equal(kvt_engine_prefetch(f->engine, &io.io, 1), 0);
+    assert_comes_to(f, "prefetch_chunks", chunk + 1);
+    kvt_seq_free(seq);
+}
+
+/* The workers read the chunks of a hit for a while; then the first chunk has too little time. */
+static void
+a_hit_has_no_chunk_whose_life_has_ended_during_the_reads(void **state)
+{
+    struct fixture *f = *state;
+    struct kvt_engine *scheduler;
+    struct kvt_seq *seq = NULL;
+    uint64_t hit;
+    int err;
+
+    fixture_open(f, NULL);
+    move_clocks(17 - kvt__wall_ns() / KVT__NS_PER_S % 16);
+    write_until(f, 0, 1, 0);
+    write_until(f, 1, 1, 96);
+    write_until(f, 2, N_CHUNKS - 2, 960);
+    kvt_engine_close(f->engine);
+    open_two(f, &scheduler);
+    assert_int_equal(kvt_seq_new(scheduler, f->tokens, N_TOKENS, NULL, &seq), 0);
+    for (size_t c = 0; c < N_CHUNKS; c++) {
+        assert_int_equal(kvt_engine_lookup(scheduler, seq, 0, N_TOKENS, &hit), -EAGAIN);
+        read_ahead(f, c);
+    }
+    moved_s += 86;
+    while ((err = kvt_engine_lookup(scheduler, seq, 0, N_TOKENS, &hit)) == -EAGAIN)
+        usleep(1000);
+    assert_int_equal(err, 0);
+    assert_int_equal(hit, CHUNK);
+    kvt_engine_release(scheduler, seq);
+    kvt_seq_free(seq);
+    kvt_engine_close(scheduler);
+}
+
 static void
 a_time_to_live_above_180_days_is_refused(void **state)
 {
@@ -173,6 +236,7 @@ main(void)
         TEST(an_engine_without_the_index_deletes_chunks_with_a_time_to_live),
         TEST(max_ttl_seconds_limits_the_life_of_each_chunk),
         TEST(a_hit_is_repeated_until_a_load_needs_the_rest_of_the_life),
+        TEST(a_hit_has_no_chunk_whose_life_has_ended_during_the_reads),
         TEST(a_time_to_live_above_180_days_is_refused),
     };
 
