@@ -51,9 +51,8 @@ find_in(const struct kvt__store *store, int level, const struct kvt__table *inde
            kvt__store_matches(store, level, key, out);
 }
 
-/* Return true if the life of a chunk ends too soon for a load. */
-static bool
-ends_soon(const struct kvt__record *record)
+bool
+kvt__store_ends_soon(const struct kvt__record *record)
 {
     return record->expires_ns && record->expires_ns < kvt__wall_ns() + KVT__STORE_LOAD_NS;
 }
@@ -64,7 +63,7 @@ find_at(const struct kvt__store *store, int level, const struct kvt__chunk_key *
     struct kvt__record record;
 
     return find_in(store, level, index_of(store, level, key->space), key, &record) &&
-           !ends_soon(&record);
+           !kvt__store_ends_soon(&record);
 }
 
 /* Lease the chunk as kvt__store_lease(), in one level. */
@@ -78,7 +77,7 @@ lease(const struct kvt__store *store, int level, const struct kvt__chunk_key *ke
 
     if (!index || !kvt__table_lease(index, &name, NULL, until_ns, &record))
         return false;
-    if (!kvt__store_matches(store, level, key, &record) || ends_soon(&record)) {
+    if (!kvt__store_matches(store, level, key, &record) || kvt__store_ends_soon(&record)) {
         kvt__table_unlease(index, &record.lease);
         return false;
     }

@@ -11,7 +11,8 @@
 #include "base/log.h"
 #include "store/private.h"
 
-/* Look up the chunk of a GET.  Return false if the index has no entry that the request accepts. */
+/* Look up the chunk of a GET.  Return false if the index has no entry that the request accepts.  A
+ * prefetch accepts the entries that lookups find: another level may have a longer life. */
 static bool
 look_up_chunk(struct kvt__level *level, struct kvt__store_req *req)
 {
@@ -19,6 +20,7 @@ look_up_chunk(struct kvt__level *level, struct kvt__store_req *req)
 
     kvt__level_look_up(level, req);
     req->has_entry = req->has_entry && !level->no_get &&
+                    !(req->is_prefetch && kvt__store_ends_soon(&req->seen)) &&
                     kvt__store_matches(level->store, (int)(level - level->store->levels) + 1,
                                        &key, &req->seen);
     return req->has_entry;

@@ -335,6 +335,8 @@ kvt__memory_keep(struct kvt__store *store, const struct kvt__store_req *req, boo
     int err = claim_locked(m, &name, &record, &claim);
     if (!err)
         err = fill_locked(m, req, &claim);
+    else if (err == -EEXIST && kvt__table_find(m->index, &name, &req->id, &record))
+        kvt__table_prolong(m->index, &record, req->expires_ns);
     if (err == -ESTALE) { /* the index was corrupt, and the table is closed for good */
         release_all(m);
         err = kvt__fail(EIO, "local_cpu: the index of host memory was corrupt, and no chunk stays "

@@ -368,6 +368,9 @@ kvt__lacks_expiry(const struct kvt__store_req *req)
 bool kvt__store_matches(const struct kvt__store *store, int level,
                         const struct kvt__chunk_key *key, const struct kvt__record *record);
 
+/* Return true if the life of an entry's chunk ends within KVT__STORE_LOAD_NS. */
+bool kvt__store_ends_soon(const struct kvt__record *record);
+
 /* As kvt__store_covers(), for a level other than KVT__LEVEL_MEMORY. */
 bool kvt__level_covers(const struct kvt__level *level, enum kvt__where where,
                        const struct kvt__space *space);

@@ -250,7 +250,8 @@ begin_walk(struct kvt__store_req *req)
     }
     kvt__error_set(&req->error, err);
     return err || req->is_in_place ||
-           (req->op == KVT__TIER_GET && !req->by_key && !kvt__memory_get(req->store, req)) ||
+           (req->op == KVT__TIER_GET && !req->by_key && !req->is_prefetch &&
+            !kvt__memory_get(req->store, req)) ||
            walk(req);
 }
 

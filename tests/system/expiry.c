@@ -211,6 +211,50 @@ a_hit_has_no_chunk_whose_life_has_ended_during_the_reads(void **state)
     kvt_engine_close(scheduler);
 }
 
+/* Another process stores the chunks again, and does not see the copies in private memory. */
+static void
+a_chunk_that_lives_longer_in_storage_is_read_into_memory_again(void **state)
+{
+    static const char *const settings[] = { "local_cpu=true", "enable_async_loading=true", NULL };
+    struct fixture *f = *state, other = *f;
+
+    fixture_open(f, settings);
+    move_clocks(17 - kvt__wall_ns() / KVT__NS_PER_S % 16);
+    write_until(f, 0, N_CHUNKS, 96);
+    fixture_open(&other, NULL);
+    write_until(&other, 0, N_CHUNKS, 960);
+    kvt_engine_close(other.engine);
+    moved_s += 86;
+    assert_hit(f, N_CHUNKS);
+    assert_comes_to(f, "prefetch_chunks", N_CHUNKS);
+}
+
+/* The local disk has chunks with an end, storage of all hosts has the chunks without end. */
+static void
+a_chunk_that_lives_longer_in_other_storage_is_read_from_there(void **state)
+{
+    char url[400], setting[300];
+    const char *const other[] = { url, NULL }, *const both[] = {
+        url, setting, "max_local_disk_size=0.1", "local_cpu=true", NULL };
+    struct fixture *f = *state;
+    struct temp_dir disk;
+
+    temp_dir_make(&disk);
+    snprintf(url, sizeof url, "remote_url=fault://shared=1/fs://%s", f->dir.path);
+    snprintf(setting, sizeof setting, "local_disk=%s", disk.path);
+    fixture_open(f, both);
+    move_clocks(17 - kvt__wall_ns() / KVT__NS_PER_S % 16);
+    write_until(f, 0, N_CHUNKS, 96);
+    reopen(f, other);
+    write_until(f, 0, N_CHUNKS, 0);
+    reopen(f, both);
+    moved_s += 86;
+    assert_hit(f, N_CHUNKS);
+    moved_s += 16;
+    assert_hit(f, N_CHUNKS);
+    temp_dir_remove(&disk);
+}
+
 static void
 a_time_to_live_above_180_days_is_refused(void **state)
 {
@@ -237,6 +281,8 @@ main(void)
         TEST(max_ttl_seconds_limits_the_life_of_each_chunk),
         TEST(a_hit_is_repeated_until_a_load_needs_the_rest_of_the_life),
         TEST(a_hit_has_no_chunk_whose_life_has_ended_during_the_reads),
+        TEST(a_chunk_that_lives_longer_in_storage_is_read_into_memory_again),
+        TEST(a_chunk_that_lives_longer_in_other_storage_is_read_from_there),
         TEST(a_time_to_live_above_180_days_is_refused),
     };
 
