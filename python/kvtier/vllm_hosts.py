@@ -16,7 +16,8 @@ from .vllm_log import log
 
 _MARGIN_S = 5.0  # steps that deliver a question and the answers
 # A worker leaves out chunks whose life ends within 16 s.  The scheduler asks again after this time,
-# so that a load still ends before the life of each chunk.  An unchanged answer comes at once.
+# so that a load still ends before the life of each chunk.  An unchanged answer comes at once.  A
+# result without chunks stays: a worker that does not answer would delay the request again.
 _FRESH_S = 5.0
 
 
@@ -77,7 +78,9 @@ class Lookups:
         question = self._question(seq, n_tokens)
         now = time.monotonic()
         has_result = question.hit is not None or self._is_answered(question)
-        end = min(question.sent + self._valid_s, question.first + _FRESH_S)
+        end = question.sent + self._valid_s
+        if question.hit != 0:
+            end = min(end, question.first + _FRESH_S)
         if (question.most != most or have_tokens < question.have
                 or (has_result and now >= end)):
             question.have, question.most = have_tokens, most

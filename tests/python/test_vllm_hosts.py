@@ -381,6 +381,19 @@ class Times(unittest.TestCase):
         self.answer(lookups, question, 0, 1)
         self.assertEqual(lookups.lookup(self.seq, 0, 60), 56)
 
+    def test_a_request_waits_once_for_a_worker_that_does_not_answer(self):
+        lookups = self.lookups()
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+        [question] = self.turns(lookups)
+        self.answer(lookups, question, 0)
+        self.now += 18
+        with self.assertLogs("vllm.kvtier"):
+            self.assertEqual(lookups.lookup(self.seq, 0, 60), 0)
+        self.now += 100  # vLLM has had no room for the request
+        self.assertEqual(lookups.lookup(self.seq, 0, 60), 0)
+        self.now += 32
+        self.assertIsNone(lookups.lookup(self.seq, 0, 60))
+
     def test_a_lookup_that_is_repeated_after_the_leases_asks_again(self):
         lookups = self.lookups(pin=8)
         self.assertIsNone(lookups.lookup(self.seq, 0, 60))
