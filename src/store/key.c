@@ -152,17 +152,36 @@ may_list(const struct kvt__level *level, const char *key)
     return slash != '/' && !strchr(key, '/') && strchr(key, slash);
 }
 
-/* Set req->expires_ns for a found object that may have a time to live.  0; -ENOENT with a sentence:
- * the time has ended, or the index was lost with the time. */
+/* Set req->expires_ns for a found object that may have a time to live.  0; -ENOENT: the time has
+ * ended, or the index does not contain the end. */
 static int
 check_expiry(struct kvt__store_req *req, struct kvt__level *level)
 {
-    if (!level->tier->in_memory)
+    if (!level->tier->in_memory) {
+        req->seen = (struct kvt__record){ 0 };
         kvt__level_look_up(level, req);
-    if (!req->has_entry || kvt__lacks_expiry(req))
+    }
+    if (req->has_entry && !kvt__lacks_expiry(req)) {
+        req->expires_ns = req->seen.expires_ns;
+        return 0;
+    }
+    req->end = kvt__table_is_expired(&req->seen) ? KVT__END_PAST : KVT__END_UNKNOWN;
+    return -ENOENT;
+}
+
+int
+kvt__key_fail_absent(const struct kvt__store_req *req)
+{
+    switch (req->end) {
+    case KVT__END_PAST:
         return kvt__fail(ENOENT, "%s: the chunk's time to live has ended.", req->by_key);
-    req->expires_ns = req->seen.expires_ns;
-    return 0;
+    case KVT__END_UNKNOWN:
+        return kvt__fail(ENOENT, "%s: the chunk has a time to live, and the index does not contain "
+                         "the end.  If another process stores the chunk now, try again; otherwise "
+                         "the index was lost, and the next engine deletes the chunk.", req->by_key);
+    default:
+        return kvt__fail(ENOENT, "%s", req->object.key);
+    }
 }
 
 /* Decode the chunk of a frame plane by plane, and compare the chunk with its checksum.  0;

@@ -294,6 +294,9 @@ int kvt__key_end(struct kvt__store_req *req, struct kvt__level *level, int err);
 /* Release the memory of a request by key. */
 void kvt__key_release(struct kvt__store_req *req);
 
+/* Fail with -ENOENT and the reason why a request found no chunk. */
+int kvt__key_fail_absent(const struct kvt__store_req *req);
+
 /* ------------------------------------------------------------------- level.c */
 
 /* Begin a level's part of a request.  0: the caller submits req->tier_op to the level's tier

@@ -197,7 +197,7 @@ set_result(struct kvt__store_req *req)
         req->error.code = 0;
     if (!req->has_success && !req->error.code)
         kvt__error_set(&req->error, req->op == KVT__TIER_PUT
-                       ? -EEXIST : kvt__fail(ENOENT, "%s", req->object.key));
+                       ? -EEXIST : kvt__key_fail_absent(req));
     if (req->by_key)
         kvt__key_release(req);
 }
@@ -242,6 +242,7 @@ begin_walk(struct kvt__store_req *req)
     req->level = req->only_level ? req->only_level - 1 : 0;
     req->has_success = req->is_probed = false;
     req->found_in = 0;
+    req->end = KVT__END_NONE;
     if (!err && verifies) {
         err = kvt__memory_verify(req->store, req);
         req->expires_ns = req->seen.expires_ns;

@@ -317,6 +317,8 @@ struct kvt__store_req {
      * the tier has ended tier_op.  The thread of the second event continues the walk. */
     atomic_bool first_event;
     bool has_success; /* the request has succeeded at a level */
+    /* By key: why a level's object with a time to live counts as absent. */
+    enum { KVT__END_NONE, KVT__END_PAST, KVT__END_UNKNOWN } end;
     uint32_t found_in; /* PROBE: the storage that has the chunk; bit i: levels[i] is the owner */
     bool is_sync;     /* the walk stays on the thread of kvt__store_run() */
     bool is_probed;   /* GET by key: the size of the level's object is known; the read follows */

@@ -214,9 +214,9 @@ struct kvt__record {
 void kvt__table_prefetch(const struct kvt__table *table, const struct kvt__name *names,
                          size_t n);
 
-/* Return true if the name has a READY entry that has not expired, and copy the entry to out.  id:
- * only an entry with this identity; NULL: an entry with any identity, also an UNREAD entry.  out:
- * may be NULL. */
+/* Return true if the name has a READY entry that has not expired, and copy the entry to out.  An
+ * expired entry is also copied.  id: only an entry with this identity; NULL: an entry with any
+ * identity, also an UNREAD entry.  out: may be NULL. */
 bool kvt__table_find(const struct kvt__table *table, const struct kvt__name *name,
                      const struct kvt__id *id, struct kvt__record *out);
 

@@ -62,9 +62,19 @@ python3 -c '
 import json, sys, time
 end = json.load(open(sys.argv[1]))["expires"]
 assert time.time() < end <= time.time() + 1000, end' "$temp/out"
+rm -r "$temp"/store/.kvtier
+ends 1 get "$key" "$temp/back"
+prints 'the chunk has a time to live, and the index does not contain the end'
 ends 0 put "$key" "$temp/in"
 ends 0 stat "$key" --json
 ! grep -q expires "$temp/out"
+ends 0 put "$key" "$temp/in" --set max_ttl_seconds=1
+sleep 1 # ends are rounded down to 16 s
+ends 1 get "$key" "$temp/back"
+prints "the chunk's time to live has ended"
+ends 1 get "$key" "$temp/back" --json
+prints '"error": ".*time to live has ended'
+ends 0 put "$key" "$temp/in"
 ends 0 stat --json
 python3 -c '
 import json, sys
