@@ -242,7 +242,6 @@ begin_walk(struct kvt__store_req *req)
     req->level = req->only_level ? req->only_level - 1 : 0;
     req->has_success = req->is_probed = false;
     req->found_in = 0;
-    req->end = KVT__END_NONE;
     if (!err && verifies) {
         err = kvt__memory_verify(req->store, req);
         req->expires_ns = req->seen.expires_ns;

@@ -74,6 +74,11 @@ ends 1 get "$key" "$temp/back"
 prints "the chunk's time to live has ended"
 ends 1 get "$key" "$temp/back" --json
 prints '"error": ".*time to live has ended'
+# storage that other hosts share takes no chunk with a time to live
+"$kvtier" put "$key" "$temp/in" --set "remote_url=fault://shared=1/fs://$temp/shared" \
+    --set "local_disk=$temp/disk" --set max_local_disk_size=1 --set max_ttl_seconds=1000
+[ "$(find "$temp/disk" -name '*bfloat16*' | wc -l)" = 1 ]
+[ "$(find "$temp/shared" -name '*bfloat16*' | wc -l)" = 0 ]
 ends 0 put "$key" "$temp/in"
 ends 0 stat --json
 python3 -c '

@@ -2,6 +2,7 @@
  *
  * Times to live of an engine's chunks: the upkeep of a running engine deletes the chunks, also
  * after a restart of the engine and after the loss of the index.  A hit ends before the chunks. */
+#include "engine/seq.h"
 #include "system/system-test.h"
 
 #define TTL_S 100
@@ -107,6 +108,7 @@ max_ttl_seconds_limits_the_life_of_each_chunk(void **state)
     write_until(f, 0, 1, 0);
     write_until(f, 1, 1, 10000);
     write_until(f, 2, 1, TTL_S / 2);
+    write_until(f, 0, 2, 0); /* are stored already */
     assert_hit(f, 3);
     moved_s += TTL_S / 2;
     assert_hit(f, 2);
@@ -140,6 +142,7 @@ a_hit_is_repeated_until_a_load_needs_the_rest_of_the_life(void **state)
     write_until(f, N_FOREVER + 1, N_CHUNKS - N_FOREVER - 1, ttl);
     struct kvt_seq *seq = new_seq(f, N_TOKENS);
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_CHUNKS * CHUNK);
+    assert_true(seq->promise.deadline_ns > kvt__now_ns() + ttl / 2 * KVT__NS_PER_S);
     move_clocks(ttl - 26); /* 24 s or 25 s before the end */
     assert_int_equal(lookup(f, seq, 0, N_TOKENS), N_CHUNKS * CHUNK);
     move_clocks(12);
@@ -229,6 +232,18 @@ a_chunk_that_lives_longer_in_storage_is_read_into_memory_again(void **state)
     assert_comes_to(f, "prefetch_chunks", N_CHUNKS);
 }
 
+/* Storage that other hosts share takes no chunk with an end. */
+static void
+host_memory_keeps_chunks_that_shared_storage_refuses(void **state)
+{
+    struct fixture *f = *state;
+
+    fixture_open_shared(f, "local_cpu=true");
+    write_until(f, 0, N_CHUNKS, TTL_S);
+    assert_hit(f, N_CHUNKS);
+    assert_int_equal(usage_of(f).n_files, 0);
+}
+
 /* The local disk has chunks with an end, storage of all hosts has the chunks without end. */
 static void
 a_chunk_that_lives_longer_in_other_storage_is_read_from_there(void **state)
@@ -267,6 +282,8 @@ a_time_to_live_above_180_days_is_refused(void **state)
     io.io.ttl_seconds = KVT_TTL_MAX_S + 1;
     assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), -EINVAL);
     assert_non_null(strstr(kvt_last_error(), "ttl_seconds is 15552001"));
+    io.io.ttl_seconds = KVT_TTL_MAX_S;
+    assert_int_equal(kvt_engine_store(f->engine, &io.io, 1), 0);
     kvt_seq_free(seq);
 }
 
@@ -282,6 +299,7 @@ main(void)
         TEST(a_hit_is_repeated_until_a_load_needs_the_rest_of_the_life),
         TEST(a_hit_has_no_chunk_whose_life_has_ended_during_the_reads),
         TEST(a_chunk_that_lives_longer_in_storage_is_read_into_memory_again),
+        TEST(host_memory_keeps_chunks_that_shared_storage_refuses),
         TEST(a_chunk_that_lives_longer_in_other_storage_is_read_from_there),
         TEST(a_time_to_live_above_180_days_is_refused),
     };

@@ -127,6 +127,7 @@ a_lookup_finds_no_chunk_in_the_last_16_s_of_its_life(void **state)
     assert_int_equal(probe(e, 1), 0);
     assert_int_equal(put_until(e, 1, in_s(2 * TTL_S)), -EEXIST);
     assert_true(find(e, 1));
+    assert_int_equal(put(e, 1), 0); /* no lease is left */
 }
 
 static void
