@@ -95,6 +95,11 @@ expect 1 get $shared "$key" chunk
 expect 0 put $shared "$key" chunk
 expect 0 get $shared "$key" again
 cmp -s chunk again || fail 'other bytes come back'
+# storage that other hosts share takes no chunk with a time to live, and the memory takes the chunk
+expect 0 put $shared --set "remote_url=fault://shared=1/fs://$dir/other" \
+    --set max_ttl_seconds=1000 "$key" chunk
+expect 0 stat $shared "$key"
+grep -q '^expires *2' out || fail 'no end of the time to live'
 expect 0 verify $shared
 grep -q '^6 chunks.* 0 good, 6 without checksum, 0 bad' out || fail 'not 6 chunks without checksum'
 
