@@ -455,8 +455,10 @@ class Storm:
     def check_promise(self, state, external):
         """Check that every rank can load the promised chunks."""
         self.promised += 1
-        if self.vanish:
-            return  # a failed load removes damaged chunks despite leases
+        if self.vanish:  # a failed load removes damaged chunks despite leases
+            if self.rand.random() < 0.2:
+                self.spoil(self.test.files(self.rand.randrange(2)))
+            return
         hit = state.computed + external
         chunks = state.seq.chunks(0, -(-state.seq.n_tokens() // CHUNK))
         for rank in self.sim.ranks:
@@ -526,13 +528,17 @@ class Storm:
 
     def damage(self):
         files = self.test.files(self.rand.randrange(2))
-        if files and self.rand.random() < 0.5:
+        self.spoil(self.rand.sample(files, min(1, len(files))))
+
+    def spoil(self, files):
+        """Delete or damage files of chunks."""
+        for path in files:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.rand.choice(files))
-        elif files:
-            with contextlib.suppress(FileNotFoundError), \
-                    open(self.rand.choice(files), "r+b") as file:
-                file.write(b"damage")
+                if self.rand.random() < 0.5:
+                    os.unlink(path)
+                else:
+                    with open(path, "r+b") as file:
+                        file.write(b"damage")
 
 
 class Disorder(Case):
@@ -540,7 +546,9 @@ class Disorder(Case):
         with mock.patch.object(Worker, "_fail", failing()) as fail:
             storm = Storm(self, seed, **kwargs)
             storm.run(n_ops // SHARE)
-        self.assertGreater(min(storm.promised, storm.hits), 0)
+        self.assertGreater(storm.promised, 0)
+        if not storm.vanish:
+            self.assertGreater(storm.hits, 0)
         return fail.ranks
 
     def test_leases_hold_while_host_memory_evicts(self):
@@ -559,13 +567,12 @@ class Disorder(Case):
                     "remote_url": "fault://shared=1/fs://" + shared}))
 
     def test_files_of_chunks_vanish_on_any_host(self):
+        failed = []
         for windows in groupings((), (10,)):
-            failed, seed = set(), 0  # ranks
-            while failed != {0, 1}:
+            for seed in range(3):
                 with self.subTest(windows=windows, seed=seed):
-                    self.assertLess(seed, 40, "no chunk of a promise was damaged")
-                    failed.update(self.storm(500, seed, windows=windows, depth=2, vanish=True))
-                seed += 1
+                    failed += self.storm(500, seed, windows=windows, depth=2, vanish=True)
+        self.assertEqual(set(failed), {0, 1})
 
 
 if __name__ == "__main__":
