@@ -170,8 +170,7 @@ class DifferentShapes(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
             for layers in ((4,), (4, 4)):
                 with self.subTest(windows=windows, layers=layers):
                     self.new_folder()
-                    first = self.storm(windows, 1, 2, layers=layers)
-                    self.assertGreater(first + self.storm(windows, 1, 2, layers=layers), 0)
+                    self.storms(windows, 1, 2, layers=layers)
 
     def test_disorder_while_files_vanish(self):
         for windows in ((), ALONE):
@@ -222,8 +221,7 @@ class SparseAttention(StagedCase if fake.HAVE_VLLM else unittest.TestCase):
                 self.assertEqual(self.ask(layers=(4,), tp=tp), {"a": 56})
 
     def test_disorder(self):
-        first = self.storm((), 1, 2, layers=(4,))
-        self.assertGreater(first + self.storm((), 1, 2, layers=(4,)), 0)
+        self.storms((), 1, 2, layers=(4,))
 
     def test_the_indexers_keys_have_a_group_of_their_own(self):
         sim = self.sim(layers=(4,))

@@ -221,7 +221,8 @@ class Sim:
         self.tokens = {}
         self.flying = []
         self.finished = {}
-        self.hits = {}
+        self.hits = {}  # of vLLM's own prefix cache and of loads
+        self.loaded = set()  # requests that loaded chunks
         self.saved = 0
         self.stats = []  # the connectors' statistics for vLLM's front end
         self.sources = collections.Counter()  # tokens of hits by vLLM's name of a medium
@@ -393,6 +394,7 @@ class Sim:
     def _update(self, output, kv, sampled):
         """Give the result of a step to vLLM's scheduler."""
         names = list(output.num_scheduled_tokens)
+        self.loaded.update((kv.finished_recving or set()) - getattr(kv, "failed_recving", set()))
         done = self.scheduler.update_from_output(output, ModelRunnerOutput(
             req_ids=names, req_id_to_index={n: i for i, n in enumerate(names)},
             sampled_token_ids=[sampled[n] for n in names],
