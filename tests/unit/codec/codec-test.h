@@ -77,15 +77,18 @@ buffers_free(struct buffers *b)
     free(b->other);
 }
 
-/* Check the name of a codec's fastest form: each processor of aarch64 has NEON. */
+/* Check the name of a codec's fastest form: each processor of aarch64 has NEON, and each processor
+ * of x86-64 with AVX2 has the other instructions of the AVX2 forms. */
 static inline void
 expect_fastest(const char *name)
 {
 #ifdef __aarch64__
     assert_string_equal(name, "NEON");
-#else
-    assert_non_null(name);
+#elif defined __x86_64__
+    if (__builtin_cpu_supports("avx2"))
+        assert_string_not_equal(name, "plain C");
 #endif
+    (void)name;
 }
 
 /* Write a number as an element.  Every rounding and every range is good enough. */
