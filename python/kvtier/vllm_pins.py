@@ -100,8 +100,8 @@ class Pins:
                 self._forget(key)
 
     def _forget(self, key):
-        if self._until.pop(key, None) is not None:
-            self._bytes -= self._chunk_bytes[key[0]]
+        del self._until[key]
+        self._bytes -= self._chunk_bytes[key[0]]
 
     def work(self):
         """Pin the chunks that are stored now.  Called in each step."""

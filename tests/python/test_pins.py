@@ -133,6 +133,12 @@ class Pins(unittest.TestCase):
         self.assertEqual(self.engine.ends, 1)
         self.assertEqual(self.engine.pinned[0, None, chunk(0)], 674)
 
+    def test_pins_with_and_without_tags_end_at_one_time(self):
+        for tags in (None, "a%b"):
+            self.pins.ask([(0, chunks(1))], tags, 60)
+        self.step(68)
+        self.assertEqual((self.engine.ends, self.pins._ends), (1, []))
+
     def test_without_a_size_nothing_is_pinned(self):
         self.engine.stored.add(chunk(0))
         self.pins = self.open(0)
