@@ -293,6 +293,9 @@ class Server:
             connection.close()
         if finish is None or ttft is None:
             raise ServerError("the answer ended before it was complete")
+        if any(logprob is None for logprob, _ in logprobs):
+            raise ServerError("the answer has log probabilities that are no numbers: the model "
+                              "computed NaN")
         return Answer(ids, logprobs, ttft, time.monotonic() - began, finish)
 
     def score(self, token_ids, n):

@@ -37,13 +37,21 @@ def request_twice(place, server, lengths, **more):
     return prompts, oracles
 
 
-def all_found(place, server, prompts, oracles, where, **more):
-    """Check that each prompt hits at full length and that each answer equals the oracle."""
+def all_found(place, server, prompts, oracles, where, chunk=CHUNK, **more):
+    """Check that each prompt hits up to the last chunk before the last token, and that each
+    answer equals the oracle."""
     for prompt, oracle in zip(prompts, oracles):
-        answer, found = place.hit(server, prompt, **more)
+        expected = (len(prompt) - 1) // chunk * chunk
+        answer, found = place.hit(server, prompt, len(prompt) - expected, **more)
         what = f"prompt of {len(prompt)} tokens, {where}"
-        check(found == len(prompt) - 16, f"{what}: {found} tokens found")
+        check(found == expected, f"{what}: {found} tokens found, not {expected}")
         place.check_equal(answer, oracle, what)
+
+
+def check_loaded(place, server, chunks):
+    """Check that the server has loaded so many chunks."""
+    loaded = place.counted(server, "load_chunks", chunks)["load_chunks"]
+    check(loaded == chunks, f"{loaded} chunks were loaded, not {chunks}")
 
 
 def found_in_memory(place, server, prompts, oracles, ranks=1):

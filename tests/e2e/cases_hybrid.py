@@ -13,6 +13,10 @@ from server import max_logprob_difference
 @e2e
 def hybrid_attention(place):
     """Gemma 3: full-attention and sliding-window groups, found after a restart."""
+    try:
+        workplace.gemma(place.python)
+    except workplace.Unavailable as e:  # a download
+        raise Skipped(str(e).splitlines()[0]) from e
     found_after_a_restart(place, "gemma")
 
 
@@ -28,23 +32,20 @@ def different_head_counts(place):
     """Layers with 1, 2, 4 and 8 KV heads: bit for bit after a restart, in host memory, and
     with damaged chunks of the layers with 2 heads."""
     needs_kvtier(place)
-    use_model(place, "mixed-heads")
+    place.model = "mixed-heads"
     place.settings["local_cpu"] = "true"
     with place.server("--trust-remote-code") as server:
         prompts, oracles = request_twice(place, server, (300, 1300, 2400))
         place.stored()
-    shapes = {}  # the last part of a file's name -> files
-    for path in chunks_of(place):
-        shapes.setdefault(path.rsplit("@", 1)[1], []).append(path)
+    shapes = chunks_by_size(place)
     n_chunks = sum(len(prompt) // workplace.CHUNK_TOKENS for prompt in prompts)
-    check(sorted(map(len, shapes.values())) == [n_chunks] * 4,
-          "the store has %s chunks of each shape" % sorted(map(len, shapes.values())))
+    check([*map(len, shapes)] == [n_chunks] * 4,
+          "the store has %s chunks of each shape" % [*map(len, shapes)])
     with place.server("--trust-remote-code") as server:
         all_found(place, server, prompts, oracles, "after the restart")
         found_in_memory(place, server, prompts, oracles, len(shapes))
         place.check_idle(server)
-    two_heads = sorted(shapes.values(), key=lambda paths: os.path.getsize(paths[0]))[1]
-    for path in two_heads:
+    for path in shapes[1]:  # two heads
         os.truncate(path, 1000)
     with place.server("--trust-remote-code") as server:
         for prompt, oracle in zip(prompts, oracles):
@@ -55,21 +56,17 @@ def different_head_counts(place):
     place.check_hashes()
 
 
-def chunks_of(place):
-    return [path for path in workplace.files_below(place.store)
-            if f"{os.sep}.kvtier{os.sep}" not in path]
-
-
-def use_model(place, model):
-    place.model = model
-    try:
-        place.model_directory()
-    except workplace.Unavailable as e:
-        raise Skipped(str(e).splitlines()[0]) from e
+def chunks_by_size(place):
+    """Return the files of the chunks of each group of layers, the smallest chunks first."""
+    groups = {}  # the last part of a file's name -> files
+    for path in workplace.files_below(place.store):
+        if f"{os.sep}.kvtier{os.sep}" not in path:
+            groups.setdefault(path.rsplit("@", 1)[1], []).append(path)
+    return sorted(groups.values(), key=lambda paths: os.path.getsize(paths[0]))
 
 
 def found_after_a_restart(place, model):
-    use_model(place, model)
+    place.model = model
     with place.server() as server:
         prompts, oracles = request_twice(place, server, (400, 1300, 2400))
         place.stored()

@@ -3,7 +3,7 @@
 import functools
 
 from case import CHUNK, e2e
-from cases_hybrid import chunks_of, use_model
+from cases_hybrid import chunks_by_size
 from cases_requests import abandon
 from cases_vllm import needs_kvtier
 from place import check, in_parallel
@@ -19,7 +19,7 @@ def unsupported_model(place):
     requests, aborts, preemptions, resets, MultiConnector and the shutdown work as without
     kvtier."""
     needs_kvtier(place)
-    use_model(place, "linear-attention")
+    place.model = "linear-attention"
     lengths = (300, 1100, 900, 700, 1100, 500)
     with place.bare_server(*FEW_BLOCKS, *NO_CACHE) as server:
         prompts = [place.prompt(server, 1100 * i, n) for i, n in enumerate(lengths)]
@@ -39,7 +39,7 @@ def unsupported_model(place):
               "the reason is missing")
         check("vllm.kvtier" not in said and "kv_load_failure_policy is" not in said,
               "kvtier says more than the reason")
-        check(not chunks_of(place), "kvtier stored chunks")
+        check(not chunks_by_size(place), "kvtier stored chunks")
 
 
 def live(place, server, prompts, oracles):

@@ -12,7 +12,7 @@ import os
 import shutil
 
 import workplace
-from case import CHUNK, all_found, e2e, request_twice
+from case import CHUNK, all_found, check_loaded, e2e, request_twice
 from cases_vllm import ENGINES_ENV, needs_kvtier
 from place import Skipped, check
 from cases_restart import TWO_RANKS, TWO_RANKS_ENV
@@ -53,9 +53,7 @@ def pipeline_parallel(place):
     check(abs(first / second - 5 / 7) < 0.01, f"chunks have {first} and {second} bytes")
     with place.server(*STAGES, env=layers(5, 7)) as server:
         all_found(place, server, prompts, oracles, "in two stages")
-        counted = place.counted(server, "load_chunks", 2 * chunks)
-        check(counted["load_chunks"] == 2 * chunks,
-              "%d chunks were loaded" % counted["load_chunks"])
+        check_loaded(place, server, 2 * chunks)
         place.check_idle(server)
     for rank in (0, 1):
         lose_chunks(place, prompts, oracles, rank)
@@ -98,9 +96,7 @@ def tensor_and_pipeline_parallel(place):
     check_files(place, 4, chunks)
     with place.server(*args, env=layers(5, 7)) as server:
         all_found(place, server, prompts, oracles, "in four ranks")
-        counted = place.counted(server, "load_chunks", 4 * chunks)
-        check(counted["load_chunks"] == 4 * chunks,
-              "%d chunks were loaded" % counted["load_chunks"])
+        check_loaded(place, server, 4 * chunks)
         place.check_idle(server)
     place.check_hashes()
 
@@ -154,9 +150,7 @@ def two_hosts_without_shared_storage(place):
               f"host {rank} stored {names}")
     with two_hosts(place) as server:
         all_found(place, server, prompts, oracles, "on two hosts")
-        counted = place.counted(server, "load_chunks", 2 * chunks)
-        check(counted["load_chunks"] == 2 * chunks,
-              "%d chunks were loaded" % counted["load_chunks"])
+        check_loaded(place, server, 2 * chunks)
         server.reset_prefix_cache(external=True)
         answer, found = place.hit(server, prompts[1], but=len(prompts[1]))
         check(not found, f"after a reset {found} tokens are found")

@@ -4,8 +4,8 @@ import functools
 import os
 import re
 
-from case import e2e
-from cases_hybrid import chunks_of, use_model
+from case import all_found, e2e
+from cases_hybrid import chunks_by_size
 from cases_requests import abandon
 from cases_vllm import needs_kvtier
 from place import check, in_parallel
@@ -35,7 +35,7 @@ def preempted_states(place):
     """Qwen3-Next with too few blocks: aborts, preemptions and evictions leave right states in
     the store, and each answer after a hit equals the answer after a hit of vLLM's own."""
     needs_kvtier(place)
-    use_model(place, "linear-attention")
+    place.model = "linear-attention"
     few_blocks = *BLOCKS, "--num-gpu-blocks-override", "36", "--max-model-len", "4096"
     with place.bare_server(*BLOCKS, "--max-model-len", "4096") as server:
         prompts = [place.piece(server, 1100 * i, n)
@@ -53,25 +53,14 @@ def preempted_states(place):
         check(server.metrics()["vllm:num_preemptions_total"] > 0, "no request was preempted")
         place.stores_ended()
         server.reset_prefix_cache()
-        all_found(place, server, prompts, oracles, block)
+        all_found(place, server, prompts, oracles, "after preemptions", block)
+        place.check_idle(server)
     place.check_hashes()
-
-
-def all_found(place, server, prompts, oracles, block):
-    """Check that each prompt hits up to the last block before the last token, and that each
-    answer equals the oracle."""
-    for prompt, oracle in zip(prompts, oracles):
-        expected = (len(prompt) - 1) // block * block
-        answer, found = place.hit(server, prompt, len(prompt) - expected)
-        what = f"prompt of {len(prompt)} tokens"
-        check(found == expected, f"{what}: {found} tokens found, not {expected}")
-        place.check_equal(answer, oracle, what)
-    place.check_idle(server)
 
 
 def states_found(place, model, *args):
     needs_kvtier(place)
-    use_model(place, model)
+    place.model = model
     with place.server(*args) as server:
         block = block_size(place)
         prompts = [place.piece(server, sum(LENGTHS[:i]), n) for i, n in enumerate(LENGTHS)]
@@ -79,7 +68,8 @@ def states_found(place, model, *args):
         oracles = [server.complete(prompt) for prompt in prompts]
         place.stored()
     with place.server(*args) as server:
-        all_found(place, server, prompts, oracles, block)
+        all_found(place, server, prompts, oracles, "after the restart", block)
+        place.check_idle(server)
     place.check_hashes()
     damage_states(place, sum(len(prompt) // block for prompt in prompts))
     with place.server(*args) as server:
@@ -98,10 +88,7 @@ def block_size(place):
 
 def damage_states(place, n_blocks):
     """Truncate the files of states, which are smaller than those of full attention."""
-    groups = {}  # the last part of a file's name -> files
-    for path in chunks_of(place):
-        groups.setdefault(path.rsplit("@", 1)[1], []).append(path)
-    states, attention = sorted(groups.values(), key=lambda paths: os.path.getsize(paths[0]))
+    states, attention = chunks_by_size(place)
     check(len(attention) == n_blocks and len(states) <= n_blocks,
           "the store has %d states and %d chunks of full attention for %d blocks"
           % (len(states), len(attention), n_blocks))

@@ -5,7 +5,7 @@ import json
 import os
 
 import workplace
-from case import CHUNK, all_found, request_twice, e2e
+from case import CHUNK, all_found, check_loaded, request_twice, e2e
 from cases_requests import abandon
 from place import TOKENS_FOUND, Skipped, check, in_parallel
 from server import same_answer
@@ -108,9 +108,7 @@ def draft_with_other_heads(place):
     with place.server(*args) as server:
         all_found(place, server, prompts, oracles, "with a draft model")
         place.check_idle(server)
-        counted = place.counted(server, "load_chunks", 2 * chunks)
-        check(counted["load_chunks"] == 2 * chunks,
-              "%d chunks were loaded" % counted["load_chunks"])
+        check_loaded(place, server, 2 * chunks)
         drafts = server.metrics()["vllm:spec_decode_num_draft_tokens_total"]
         check(drafts > 0, "the draft model made no draft")
     place.check_hashes()
@@ -141,9 +139,7 @@ def lora_adapters(place):
             all_found(place, server, prompts, oracles[model], f"model {model}",
                       model=model)
         place.check_idle(server)
-        counted = place.counted(server, "load_chunks", 3 * 5)
-        check(counted["load_chunks"] == 3 * sum(len(p) // CHUNK for p in prompts),
-              "%d chunks were loaded" % counted["load_chunks"])
+        check_loaded(place, server, 3 * sum(len(prompt) // CHUNK for prompt in prompts))
     place.check_hashes()
 
 
@@ -178,10 +174,8 @@ def shared_by_engines(place, *args, env=ENGINES_ENV, more=None, **settings):
         for engine, (prompts, oracles) in enumerate(asked):
             all_found(place, server, prompts, oracles, f"in engine {1 - engine}",
                       engine=1 - engine)
-        chunks = sum(len(prompt) // CHUNK for prompts, _ in asked for prompt in prompts)
-        counted = place.counted(server, "load_chunks", chunks)
-        check(counted["load_chunks"] == chunks,
-              "%d chunks were loaded, not %d" % (counted["load_chunks"], chunks))
+        check_loaded(place, server, sum(len(prompt) // CHUNK
+                                        for prompts, _ in asked for prompt in prompts))
         if more:
             more(place, server, asked)
         place.check_idle(server)
