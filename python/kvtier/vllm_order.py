@@ -4,6 +4,10 @@
 vLLM starts no request behind the first request without room.  Loaded requests may be behind: all
 in vLLM 0.28, and in vLLM 0.32 behind a request whose load failed.  If the blocks of the loaded
 requests are the room, the engine hangs.  vLLM puts a request behind if the answer is undecided.
+
+While a request whose whole load failed waits, vLLM reserves blocks for the request, although the
+request has none.  Only loads must leave reserved blocks free, the request's own load as well.  If
+such a load waits ahead of the request and has too little room, the engine hangs.
 """
 
 
@@ -13,15 +17,22 @@ class Order:
     def __init__(self):
         self._decided = set()  # have an answer; vLLM has not allocated blocks since
         self._loaded = set()  # have all blocks of a load; vLLM has not started them
-        self._yields = False  # in this step, a request lets loaded requests pass
+        self._failed = set()  # have lost all blocks of a load; vLLM has not allocated blocks since
+        self._yields = False  # in this step, a request lets loaded or failed requests pass
 
     def decide(self, request_id, external):
         """Return the answer for a request with `external` tokens to load: `external`, or None if
-        the request must let loaded requests pass, or must not pass such a request."""
-        self._loaded.discard(request_id)  # vLLM asks, so the request has no blocks
-        if request_id in self._decided and self._loaded:
+        the request must let other requests pass, or must not pass such a request.  A request whose
+        load failed loads nothing."""
+        if request_id in self._loaded:  # vLLM asks, so the request has no blocks
+            self._loaded.remove(request_id)
+            self._failed.add(request_id)
+        is_failed = request_id in self._failed
+        if is_failed and external:
+            external = 0
+        if request_id in self._decided and (self._loaded or (external and self._failed)):
             self._yields = True
-        if self._yields:
+        if self._yields and (self._loaded or not is_failed):
             return None
         if external is not None:
             self._decided.add(request_id)
@@ -39,3 +50,4 @@ class Order:
         """Note that vLLM has allocated blocks for the request, or that the request has ended."""
         self._decided.discard(request_id)
         self._loaded.discard(request_id)
+        self._failed.discard(request_id)

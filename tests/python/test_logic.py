@@ -186,10 +186,10 @@ class Halves(unittest.TestCase):
             half.finished(req)
         self.assertEqual((self.store.seqs, self.store.leased), (0, set()))
 
-    def load(self, half, name):
+    def load(self, half, name, fails=False):
         """Load blocks for a request, which vLLM has not started."""
         req, _ = self.allocate(half, name, 0, 40, tuple(range(1, 16)))
-        half.received(Object(failed_recving=None, finished_recving={name},
+        half.received(Object(failed_recving={name} if fails else None, finished_recving={name},
                              invalid_block_ids=set()))
         return req
 
@@ -247,6 +247,35 @@ class Halves(unittest.TestCase):
         self.store.answer = 40
         self.assertEqual(self.ask(half, request("loads")), [40])
 
+    def test_a_load_without_room_lets_a_request_pass_whose_load_failed(self):
+        """vLLM reserves blocks for the failed load, and the load ahead must leave them free."""
+        half = self.scheduler()
+        self.store.answer = 40
+        loads, computes, later = request("loads"), request("computes"), request("later")
+        computes.skip_reading_prefix_cache = later.skip_reading_prefix_cache = True
+        failed = self.load(half, "a", fails=True)
+        self.assertEqual(self.ask(half, loads, failed), [40, 0])  # vLLM has no room
+        for _ in range(2):
+            self.assertEqual(self.ask(half, computes, loads, later, failed), [0, None, None, 0])
+        loaded = self.load(half, "b")
+        self.assertEqual(self.ask(half, loads, failed), [None, None])
+        half.allocated(loaded, None, 0)
+        self.assertEqual(self.ask(half, loads, failed), [None, 0])
+        half.allocated(failed, None, 0)
+        self.assertEqual(self.ask(half, loads, later), [40, 0])
+
+    def test_a_request_whose_load_failed_loads_nothing_after_a_reset(self):
+        """vLLM still reserves blocks for the failed load, which a new load must leave free."""
+        half = self.scheduler()
+        failed = self.load(half, "a", fails=True)
+        self.assertEqual(self.ask(half, failed), [0])
+        failed.num_computed_tokens = 0
+        half.reset()
+        self.store.answer = 40
+        self.assertEqual(self.ask(half, failed, request("loads")), [0, 40])
+        half.allocated(failed, None, 0)  # vLLM starts the request, and preempts the request later
+        self.assertEqual(self.ask(half, failed), [40])
+
     def test_a_request_that_loads_at_a_reset_is_not_stored(self):
         half = self.scheduler()
         req, _ = self.allocate(half, "a", 0, 40, tuple(range(1, 16)))
@@ -277,6 +306,7 @@ class Halves(unittest.TestCase):
         req, _ = self.allocate(half, "a", 0, 40, tuple(range(1, 16)))
         half.received(Object(failed_recving=set(), finished_recving={"a"},
                              invalid_block_ids=set()))
+        half.allocated(req, None, 0)  # vLLM starts the request, and preempts the request later
         self.assertEqual(half.matched_tokens(req, 0), (40, True))
 
     def test_a_request_that_ends_amid_its_load_keeps_no_lease(self):

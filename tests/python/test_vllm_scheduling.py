@@ -272,6 +272,30 @@ class Basics(Case):
         sim.run()
         sim.check_rest()
 
+    def test_a_preempted_load_does_not_wait_for_blocks_of_a_failed_load(self):
+        """vLLM reserves blocks for request a, whose load failed; request c is ahead."""
+        self.addCleanup(setattr, fake.Config, "extra", {})
+        fake.Config.extra = {"save_decode_cache": True}
+        first = self.sim()
+        for name, n in (("a", 92), ("c", 37)):
+            first.add(name, prompt(ord(name), n))
+        first.run()
+        sim = self.sim(n_blocks=41)
+        sim.add("b", prompt(1, 25), max_tokens=120)
+        with mock.patch.object(sim, "_end_loads"):
+            sim.step()
+            sim.add("a", prompt(ord("a"), 92), max_tokens=1)
+            sim.add("c", prompt(ord("c"), 37), max_tokens=60)
+            while len(sim.tokens["b"]) < 38:
+                sim.step()
+        for load, fails in zip(list(sim.engine.loading), (True, False), strict=True):
+            sim.engine.complete(load, lambda io, chunk, fails=fails: fails)
+        while sim.scheduler.running:
+            sim.step()
+        self.assertEqual(set(sim.scheduler.requests), {"a", "c"})  # b has taken the room of c
+        sim.run()
+        sim.check_rest()
+
     def test_only_the_scheduler_identifies_the_weights(self):
         for found, weights in (("digest:1", ""), (None, "random 1")):
             with mock.patch.object(vllm_digest, "fingerprint",
