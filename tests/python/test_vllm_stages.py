@@ -92,11 +92,7 @@ class Staged(Sim if fake.HAVE_VLLM else object):
 
     def step(self):
         if self.scheduler.has_requests() or not self.flying:
-            output = self.scheduler.schedule()
-            for name in output.scheduled_cached_reqs.resumed_req_ids:
-                self._resumed(name)
-            output.sim_era = self.era, self.weights
-            self.flying.append((output, []))
+            self.flying.append((self._schedule(), []))
             self._advance()
         if len(self.flying) >= self.depth or not self.scheduler.has_requests():
             output, results = self.flying[0]
@@ -216,7 +212,7 @@ class StagedCase(unittest.TestCase):
             if rand.random() < 0.25:
                 sim.abort("r%d" % rand.randrange(i + 1))
             if resets and rand.random() < resets:
-                sim.reset()
+                rand.choice((sim.reset, sim.scheduler.reset_connector_cache))()
         sim.run(at_most=200000)
         sim.check_rest()
         sim.close()
@@ -277,6 +273,13 @@ class Stages(StagedCase):
                         self.storm(windows, 1, depth, vanish=0.3, seed=seed, **more)
                     ranks |= set(fail.ranks)
                 self.assertEqual(ranks, {0, 1})
+
+    def test_disorder_with_resets(self):
+        for windows in groupings((), (10,)):
+            for depth, more in ((2, {}), (3, {}), (3, ASYNC)):
+                with self.subTest(windows=windows, depth=depth, more=more):
+                    hits = self.storm(windows, 1, depth, vanish=0.3, seed=1, resets=0.25, **more)
+                    self.assertGreater(hits, 0)
 
     def test_pinned_bytes_are_those_of_all_stages(self):
         sim = self.sim(tp=2)

@@ -320,19 +320,23 @@ class Sim:
     def step(self):
         """Schedule a batch.  If `depth` batches are scheduled, execute the oldest batch."""
         if self.scheduler.has_requests() or not self.flying:
-            output = self.scheduler.schedule()
-            resumed = set(output.scheduled_cached_reqs.resumed_req_ids)
-            resumed.update(new.req_id for new in output.scheduled_new_reqs)
-            for name in resumed:
-                self._resumed(name)
-            output.sim_era = self.era, self.weights
-            self.flying.append(output)
+            self.flying.append(self._schedule())
         if len(self.flying) >= self.depth or not self.scheduler.has_requests():
             self._execute(self.flying.pop(0))
         if self.fake:
             self._end_loads()
         elif self.worker._worker and self.worker._worker._loads:
             time.sleep(0.001)
+
+    def _schedule(self):
+        output = self.scheduler.schedule()
+        resumed = set(output.scheduled_cached_reqs.resumed_req_ids)
+        # For vLLM's second model runner, resumed requests are among the new requests.
+        resumed.update(new.req_id for new in output.scheduled_new_reqs)
+        for name in resumed:
+            self._resumed(name)
+        output.sim_era = self.era, self.weights
+        return output
 
     def _resumed(self, name):
         """Start a request or resume a preempted request, which computes tokens again.
@@ -344,7 +348,8 @@ class Sim:
         self._expect(self.tokens[name])
         half = self.connector._scheduler
         state = half and half._requests.get(name)
-        assert not state or state.saved * half._chunk <= request.num_computed_tokens
+        assert (not state or not state.limit
+                or state.saved * half._chunk <= request.num_computed_tokens)
 
     def _end_loads(self):
         for load in list(self.engine.loading):
