@@ -63,6 +63,7 @@ evict(struct fixture *f)
 {
     static uint32_t prompt;
 
+    wait_for_tick();
     for (int i = 0; i < 8; i++) {
         set_tokens(f, ++prompt);
         write_chunks(f, 0, N_CHUNKS);

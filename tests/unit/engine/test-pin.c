@@ -57,6 +57,7 @@ n_present(const struct fixture *f, const struct kvt_seq *seq, uint8_t medium)
 static void
 store_others(struct fixture *f)
 {
+    wait_for_tick(); /* chunks of one tick are evicted in any order */
     for (int prompt = 0; prompt < 5; prompt++) {
         for (uint32_t i = 0; i < N_TOKENS; i++)
             f->tokens[i] += 1;
@@ -209,6 +210,7 @@ store_first(struct kvt_engine *worker, const struct kvt_seq *seq, uint32_t n)
 static void
 store_others_by(struct fixture *f, struct kvt_engine *worker)
 {
+    wait_for_tick();
     for (int prompt = 0; prompt < 5; prompt++) {
         for (uint32_t i = 0; i < N_TOKENS; i++)
             f->tokens[i] += 1;
@@ -216,6 +218,7 @@ store_others_by(struct fixture *f, struct kvt_engine *worker)
         store_first(worker, other, N_CHUNKS);
         kvt_seq_free(other);
     }
+    wait_for_tick();
 }
 
 static void
