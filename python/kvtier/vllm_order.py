@@ -8,6 +8,8 @@ requests are the room, the engine hangs.  vLLM puts a request behind if the answ
 While a request whose whole load failed waits, vLLM reserves blocks for the request, although the
 request has none.  Only loads must leave reserved blocks free, the request's own load as well.  If
 such a load waits ahead of the request and has too little room, the engine hangs.
+
+With MultiConnector, the loads of other connectors count as well.
 """
 
 
@@ -21,19 +23,21 @@ class Order:
         self._yields = False  # in this step, a request lets loaded or failed requests pass
 
     def decide(self, request_id, external):
-        """Return the answer for a request with `external` tokens to load: `external`, or None if
-        the request must let other requests pass, or must not pass such a request.  A request whose
-        load failed loads nothing."""
+        """Return the answer for a request with `external` tokens to load: `external`, 0 if the
+        request has no room for the load beside its own reserved blocks, or None if the request
+        must let other requests pass, or must not pass such a request."""
         if request_id in self._loaded:  # vLLM asks, so the request has no blocks
             self._loaded.remove(request_id)
             self._failed.add(request_id)
+        has_no_room = request_id in self._decided
         is_failed = request_id in self._failed
-        if is_failed and external:
+        if self._loaded or not is_failed:
+            if has_no_room and (self._loaded or self._failed):
+                self._yields = True
+            if self._yields:
+                return None
+        if is_failed and has_no_room:
             external = 0
-        if request_id in self._decided and (self._loaded or (external and self._failed)):
-            self._yields = True
-        if self._yields and (self._loaded or not is_failed):
-            return None
         if external is not None:
             self._decided.add(request_id)
         return external
@@ -43,7 +47,7 @@ class Order:
         self._yields = False
 
     def loaded(self, request_id):
-        """Note that the request's load has ended."""
+        """Note that the request's load has ended, of any connector."""
         self._loaded.add(request_id)
 
     def forget(self, request_id):

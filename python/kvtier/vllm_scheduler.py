@@ -303,10 +303,11 @@ class Scheduler:
                 state.may_load = False
                 state.stored = range(0)
         for request_id in output.finished_recving or ():
+            if request_id in self._requests:
+                self._order.loaded(request_id)
             state = self._loading(request_id)
             if state is not None:
                 state.loading = None
-                self._order.loaded(request_id)
                 self._lookups.release(state.seq)
 
     def _stop(self, why):

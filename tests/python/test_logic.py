@@ -247,7 +247,7 @@ class Halves(unittest.TestCase):
         self.store.answer = 40
         self.assertEqual(self.ask(half, request("loads")), [40])
 
-    def test_a_load_without_room_lets_a_request_pass_whose_load_failed(self):
+    def test_a_request_without_room_lets_a_request_pass_whose_load_failed(self):
         """vLLM reserves blocks for the failed load, and the load ahead must leave them free."""
         half = self.scheduler()
         self.store.answer = 40
@@ -255,14 +255,38 @@ class Halves(unittest.TestCase):
         computes.skip_reading_prefix_cache = later.skip_reading_prefix_cache = True
         failed = self.load(half, "a", fails=True)
         self.assertEqual(self.ask(half, loads, failed), [40, 0])  # vLLM has no room
-        for _ in range(2):
-            self.assertEqual(self.ask(half, computes, loads, later, failed), [0, None, None, 0])
+        self.assertEqual(self.ask(half, computes, loads, later, failed), [0, None, None, 0])
+        # With MultiConnector, another connector may load chunks for the request.
+        self.assertEqual(self.ask(half, computes, later, failed), [None, None, 0])
         loaded = self.load(half, "b")
         self.assertEqual(self.ask(half, loads, failed), [None, None])
         half.allocated(loaded, None, 0)
         self.assertEqual(self.ask(half, loads, failed), [None, 0])
         half.allocated(failed, None, 0)
         self.assertEqual(self.ask(half, loads, later), [40, 0])
+
+    def load_by_another_connector(self, half, name, fails=False):
+        req = request(name)
+        half.matched_tokens(req, 0)
+        half.allocated(req, Object(get_block_ids=lambda: ([1],)), 0)
+        half.received(Object(failed_recving={name} if fails else None, finished_recving={name},
+                             invalid_block_ids=set()))
+        return req
+
+    def test_loads_of_another_connector_count(self):
+        half = self.scheduler()
+        self.store.answer = 40
+        big = request("big")
+        self.assertEqual(self.ask(half, big), [40])  # vLLM has no room
+        loaded = self.load_by_another_connector(half, "a")
+        self.assertEqual(self.ask(half, big), [None])
+        half.finished(loaded)
+        half.received(Object(finished_recving={"a"}))
+        self.assertEqual(self.ask(half, big), [40])
+        # The first load may have room beside the blocks that vLLM reserves for the failed load.
+        failed = self.load_by_another_connector(half, "b", fails=True)
+        self.assertEqual(self.ask(half, failed), [40])
+        self.assertEqual(self.ask(half, big, failed), [None, 0])
 
     def test_a_request_whose_load_failed_loads_nothing_after_a_reset(self):
         """vLLM still reserves blocks for the failed load, which a new load must leave free."""

@@ -12,6 +12,7 @@ from vllm_case import SEVERAL_GROUPS, Case, prompt
 if fake.HAVE_VLLM:
     from kvtier import vllm_stats
     from kvtier.vllm_log import log
+    import vllm_sim
 
 
 def together(*order, **policy):
@@ -60,6 +61,28 @@ class Together(Case):
         sim.run()
         sim.check_rest()
         self.assertEqual(sim.hits["a"], 24)
+
+    def test_a_load_after_a_failed_load_of_another_connector_waits_for_no_block(self):
+        """vLLM reserves blocks for the failed load, and the second load must leave them free."""
+        from vllm_other import Other
+
+        first = self.sim()
+        first.add("a", prompt(1, 92))
+        first.run()
+
+        def fail(self, finished_req_ids):
+            done, self.done = self.done, set()
+            if done:
+                Other.known = []
+            return vllm_sim.KVConnectorTransferResults(finished_recving=done,
+                                                       failed_recving=set(done))
+        for n_blocks, hit in ((64, 88), (35, 0)):
+            with mock.patch.multiple(Other, known=[prompt(1, 92)], get_transfer_results=fail):
+                sim = self.sim(n_blocks=n_blocks, **together("Other", "KVTierConnector"))
+                sim.add("a", prompt(1, 92))
+                sim.run(200)
+            sim.check_rest()
+            self.assertEqual(sim.hits["a"], hit)
 
     def test_beside_another_connector_no_request_waits_for_a_prefill_engine(self):
         from vllm_other import Other
