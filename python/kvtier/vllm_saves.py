@@ -47,20 +47,16 @@ class Saves:
     def plan(self, output):
         """Return the saves of the step that vLLM's scheduler planned: (ios of the base model,
         [(adapter, ios of the adapter)])."""
-        resumed = getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
-        if resumed:
-            self._resume(resumed)
         # For vLLM's second model runner, resumed requests are among the new ones.
-        if output.scheduled_new_reqs:
-            self._resume(new.req_id for new in output.scheduled_new_reqs)
-        self._distrust(output, resumed)
+        started = [new.req_id for new in output.scheduled_new_reqs]
+        started += getattr(output.scheduled_cached_reqs, "resumed_req_ids", ())
+        self._resume(started)
+        self._distrust(output, started)
         # Without get_block_ids, output names only requests that got blocks in this step.
         block_state = getattr(output, "kv_connector_block_state", None)
         get_block_ids = getattr(block_state, "get_block_ids", None)
-        if get_block_ids is None and self._requests:
+        if get_block_ids is None:
             self._track_blocks(output)
-        if not self._open or not output.num_scheduled_tokens:
-            return (), ()
         return self._plan(output.num_scheduled_tokens, get_block_ids,
                           getattr(block_state, "boundary_state_offloads", {}))
 
@@ -96,7 +92,7 @@ class Saves:
                 state.tail_saved = False
                 self._open[request_id] = state
 
-    def _distrust(self, output, resumed):
+    def _distrust(self, output, started):
         """Do not save requests that start in a step with another connector's synchronous
         loads, or in one of the next steps: vLLM learns of a failed load only after KV of
         this step, and of the steps that overlap, is saved."""
@@ -105,7 +101,7 @@ class Saves:
         if not self._distrusted_steps:
             return
         self._distrusted_steps -= 1
-        for request_id in [new.req_id for new in output.scheduled_new_reqs] + [*resumed]:
+        for request_id in started:
             self._open.pop(request_id, None)
 
     def _append_decoded(self, state):
@@ -135,9 +131,9 @@ class Saves:
             state = self._requests.get(request_id)
             if state is None or ids is None:
                 continue
-            if state.blocks is None or request_id in cached.resumed_req_ids:
+            if request_id in cached.resumed_req_ids:
                 state.blocks = [list(group) for group in ids]
-            else:
+            elif state.blocks is not None:
                 for mine, more in zip(state.blocks, ids):
                     mine.extend(more)
 

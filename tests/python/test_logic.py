@@ -131,10 +131,11 @@ class Halves(unittest.TestCase):
         req.num_computed_tokens = at
         step = output({"a": n}, resumed=resumed)
         if new:
-            step.scheduled_new_reqs = [Object(req_id="a", block_ids=(new,))]
+            step.scheduled_new_reqs = [Object(req_id=name, block_ids=(new,))
+                                       for name in ("unknown", "a")]
         else:
-            step.scheduled_cached_reqs.req_ids = ["a"]
-            step.scheduled_cached_reqs.new_block_ids = [more and (more,)]
+            step.scheduled_cached_reqs.req_ids = ["unknown", "a"]
+            step.scheduled_cached_reqs.new_block_ids = [more and (more,)] * 2
         ids = array("i")
         for _, _, blocks, *_ in half.build_meta(step).saves:
             ids.frombytes(blocks)
@@ -164,6 +165,62 @@ class Halves(unittest.TestCase):
             self.saved_blocks(half, req, 0, last, new=[1, 2, 3, 4, 5, 6])
             self.assertEqual(self.saved_blocks(half, req, last, n - last), saved)
 
+    def test_a_partial_chunk_is_saved_again_after_a_preemption(self):
+        self.store.answer = 0
+        half = self.scheduler(save_unfull_chunk=True)
+        req = request(n=13)
+        half.matched_tokens(req, 0)
+        for _ in range(2):  # for vLLM's second model runner, the resumed request is a new one
+            self.assertEqual(self.saved_blocks(half, req, 0, 13, new=[1, 2, 3, 4]), [1, 2, 3, 4])
+        self.assertEqual(self.saved_blocks(half, req, 13, 1, more=None), [])
+
+    def test_a_partial_chunk_beyond_max_offload_tokens_is_not_saved(self):
+        self.store.answer = 0
+        half = self.scheduler(save_unfull_chunk=True, max_offload_tokens=12)
+        req = request(n=13)
+        half.matched_tokens(req, 0)
+        self.assertEqual(self.saved_blocks(half, req, 0, 13, new=[1, 2, 3, 4]), [1, 2])
+
+    def test_blocks_of_an_incomplete_list_are_not_saved(self):
+        self.store.answer = 0
+        for new, saved in (([1, 2, 3], [1, 2]), (None, [])):
+            half = self.scheduler()
+            req = request()
+            half.matched_tokens(req, 0)
+            self.assertEqual(self.saved_blocks(half, req, 0, 16, new=new, more=[1, 2, 3, 4]),
+                             saved)
+
+    def test_no_more_is_saved_after_a_reset_or_an_unusable_worker(self):
+        settings = {"save_decode_cache": True, "save_unfull_chunk": True}
+        unusable = Object(kv_connector_worker_meta=vllm_meta.UnusableWorker(),
+                          finished_recving=None)
+        for end in (Scheduler.reset, lambda half: half.received(unusable)):
+            self.store.answer = 0
+            half = self.scheduler(**settings)
+            req = request(n=13)
+            half.matched_tokens(req, 0)
+            self.assertEqual(self.saved_blocks(half, req, 0, 8, new=[1, 2]), [1, 2])
+            req.num_computed_tokens = 8
+            end(half)
+            self.assertEqual(self.saved_blocks(half, req, 8, 5, more=[3, 4]), [])
+            req.all_token_ids, req.num_tokens = list(range(16)), 16
+            self.assertEqual(self.saved_blocks(half, req, 0, 16, more=[5, 6, 7, 8],
+                                               resumed=["a"]), [])
+
+    def test_generated_tokens_that_cannot_be_appended_are_not_saved(self):
+        self.store.answer = 0
+        half = self.scheduler(save_decode_cache=True)
+        req = request(n=8)
+        half.matched_tokens(req, 0)
+        self.assertEqual(self.saved_blocks(half, req, 0, 8, new=[1, 2]), [1, 2])
+        req.all_token_ids, req.num_tokens = list(range(16)), 16
+        with mock.patch.object(half._requests["a"].seq, "append", side_effect=OSError("full")):
+            with self.assertLogs("vllm.kvtier") as logs:
+                self.assertEqual(self.saved_blocks(half, req, 15, 1, more=[3, 4]), [])
+        self.assertIn("full", logs.output[0])
+        req.all_token_ids, req.num_tokens = list(range(24)), 24
+        self.assertEqual(self.saved_blocks(half, req, 23, 1, more=[5, 6]), [])
+
     def test_found_chunks_are_not_saved_again(self):
         half = self.scheduler()
         self.store.answer = 40
@@ -172,6 +229,11 @@ class Halves(unittest.TestCase):
         req.num_computed_tokens = 40
         meta = half.build_meta(output({"a": 21}, {"a": (list(range(1, 17)),)}))
         self.assertEqual([len(io[1]) // _lib.CHUNK_BYTES for io in meta.saves], [2, 2])
+        half = self.scheduler()
+        self.store.answer = 0
+        half.matched_tokens(req, 16)
+        meta = half.build_meta(output({"a": 21}, {"a": (list(range(1, 17)),)}))
+        self.assertEqual([len(io[1]) // _lib.CHUNK_BYTES for io in meta.saves], [7])
 
     def test_a_failed_load_is_promised_nothing_more(self):
         half = self.scheduler()
@@ -451,8 +513,8 @@ class Halves(unittest.TestCase):
                 if half.build_meta(step) is not vllm_meta.NOTHING:
                     saved += name
             self.assertEqual(saved, expected)
-            half.build_meta(output({"b": 61}, table, resumed=["b"]))
-            self.assertNotIn("b", half._saves._open)
+            self.assertIs(half.build_meta(output({"b": 61}, table, resumed=["b"])),
+                          vllm_meta.NOTHING)
 
     def test_the_null_block_is_never_named_as_failed(self):
         for window, named in ((0, ({"a"}, set(), {5})), (10, ({"a"}, {"a"}, set()))):
