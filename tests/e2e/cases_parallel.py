@@ -163,3 +163,7 @@ def two_hosts_without_shared_storage(place):
         place.check_close(answer, oracles[1], "without the second host's directory")
     check("the workers look up chunks" in place.read_log(), "the workers looked nothing up")
     place.check_hashes()
+    with place.server():
+        # vLLM 0.32 kills the workers of the second host: they wait for a message of the first.  The
+        # next worker on the host removes what they left in /dev/shm.
+        pass
