@@ -715,9 +715,8 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  * until kvt_engine_release().  The caller must release each lookup, also a lookup that returned
  * -EAGAIN, after the request has loaded the chunks or has been dropped.  Until the release, and
  * for at most half of pin_timeout_sec, a lookup with equal max_tokens and with have_tokens at
- * least as high returns the same hit.  The time is shorter if a chunk of the hit has a time to live:
- * a lookup counts no chunk in the last 16 s of the chunk's life, so that the load can end before the
- * life.
+ * least as high returns the same hit.  A lookup leaves the load 16 s: a hit has no chunk in the last
+ * 16 s of the chunk's time to live, and is returned no longer than until then.
  *
  * Takes no lock and does no I/O: executor threads ask the tiers for chunks that the index lacks.
  *   -EAGAIN  the hit is not known yet; call again.  Whether the tiers have the chunks is known

@@ -319,8 +319,8 @@ is_leased(const struct kvt_seq *seq)
     return true;
 }
 
-/* Return the time for which lookups may repeat the hit: half of the lease, but at the end a load can
- * still end before the life of each chunk. */
+/* Return the time for which lookups may repeat the hit: half of the lease, or less, because a load
+ * needs KVT__STORE_LOAD_NS before the first end of a chunk's life. */
 static int64_t
 time_of_hit(const struct kvt_seq *seq)
 {

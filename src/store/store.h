@@ -192,15 +192,15 @@ bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key
  * ttl_s: the time to live that the request wants, 0: no end.  max_ttl_seconds limits the time. */
 int64_t kvt__store_expiry(const struct kvt__store *store, uint32_t ttl_s);
 
-/* The lookups of an engine find no chunk whose life ends within this time, so that a load can end
- * before the chunk's life. */
+/* The time that a lookup leaves for the load: the lookups of an engine find no chunk whose life ends
+ * earlier. */
 #define KVT__STORE_LOAD_NS (16 * KVT__NS_PER_S)
 
-/* Lease the chunk that kvt__store_find() finds, in the first level that has the chunk.  Return the
- * number of the level; -1: no level has the chunk.  out: the lease; the field `level` is 1 + the
+/* Find a chunk as kvt__store_find(), and lease the chunk in the first level with the chunk.  Return
+ * the number of the level; -1: no level has the chunk.  out: the lease; the field `level` is 1 + the
  * level.  The caller ends each lease once with kvt__store_unlease().  At until_ns (kvt__now_ns())
- * the lease expires.  *expires_ns (kvt__wall_ns()): lowered to the end of the chunk's life, if the
- * chunk has an end. */
+ * the lease expires.  *expires_ns, in and out: becomes the end of the chunk's life
+ * (kvt__wall_ns()), if the chunk has an end and the end is earlier. */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where, int64_t until_ns, struct kvt__lease *out,
                      int64_t *expires_ns);

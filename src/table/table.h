@@ -214,9 +214,9 @@ struct kvt__record {
 void kvt__table_prefetch(const struct kvt__table *table, const struct kvt__name *names,
                          size_t n);
 
-/* Return true if the name has a READY entry that has not expired, and copy the entry to out.  An
- * expired entry is also copied.  id: only an entry with this identity; NULL: an entry with any
- * identity, also an UNREAD entry.  out: may be NULL. */
+/* Copy the READY entry of the name, expired or not, to out, and return true if the entry has not
+ * expired; false also without an entry.  id: only an entry with this identity; NULL: an entry with
+ * any identity, also an UNREAD entry.  out: may be NULL. */
 bool kvt__table_find(const struct kvt__table *table, const struct kvt__name *name,
                      const struct kvt__id *id, struct kvt__record *out);
 
@@ -285,8 +285,8 @@ struct kvt__table_speed {
 };
 
 /* Write and read the speed of a table, as kvt__table_set_rates().  kvt__table_set_speed() does not
- * write reading_since_ns.  The value of reading_since_ns is that of the last writer; the recovery of
- * a dead owner sets the value to 0.  A speed above KVT__TABLE_MOST_BYTES_PER_S is read as not measured. */
+ * write reading_since_ns.  reading_since_ns has the value of the last writer, and 0 after the recovery
+ * of a dead owner.  A speed above KVT__TABLE_MOST_BYTES_PER_S is read as not measured. */
 void kvt__table_set_speed(struct kvt__table *table, const struct kvt__table_speed *speed);
 void kvt__table_set_reading(struct kvt__table *table, int64_t since_ns);
 struct kvt__table_speed kvt__table_get_speed(const struct kvt__table *table);

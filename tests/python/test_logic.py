@@ -22,6 +22,7 @@ from kvtier import (  # noqa: E402
     vllm_log,
     vllm_meta,
     vllm_model,
+    vllm_saves,
     vllm_stats,
 )
 from kvtier.vllm_scheduler import Scheduler  # noqa: E402
@@ -733,6 +734,16 @@ class Model(unittest.TestCase):
                              {"prefix_cache_retention_interval": 528},
                              {"prefix_match_unit": 528, "prefix_cache_retention_interval": None}):
                 vllm_model.check_supported(cache(**settings), self.cache(state()))
+
+    def test_a_null_block_has_no_state(self):
+        """A step may begin behind a block whose state vLLM has moved."""
+        saves = vllm_saves.Saves({}, [Object(table=0, is_state=True)], 8, {}, None, None, 2)
+        for block, expected in ((vllm_model.NULL_BLOCK, []), (5, [[5]])):
+            ios = []
+            state = Object(saved=0, stored=range(0), chunks=lambda first, last: b"",
+                           tags=Object(tags=None, ttl=0))
+            self.assertEqual(saves._save_states(ios, state, 0, [block], 8, 1, []), bool(expected))
+            self.assertEqual([array("i", io[2]).tolist() for io in ios], expected)
 
     def test_states_need_vllm_0_32(self):
         """vLLM 0.29 has the report, too, but keeps other states."""

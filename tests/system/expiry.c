@@ -9,7 +9,7 @@
 #define N_FOREVER 2 /* chunks without a time to live, before the others */
 
 static _Atomic time_t moved_s; /* seconds that the time of day is ahead */
-static _Thread_local time_t moved_monotonic_s; /* seconds that this thread's other clocks are ahead */
+static _Thread_local time_t moved_monotonic_s; /* the same of this thread's CLOCK_MONOTONIC */
 
 int __real_clock_gettime(clockid_t clock, struct timespec *out);
 int __wrap_clock_gettime(clockid_t clock, struct timespec *out);

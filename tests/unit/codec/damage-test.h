@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * An encoded plane, and the tests of damaged planes that all codecs have.  The source that includes
- * this header defines has_form() and decode_by(). */
+ * An encoded plane, and tests of damaged planes for each codec.  The including source defines
+ * has_form() and decode_by(). */
 #ifndef KVT_DAMAGE_TEST_H
 #define KVT_DAMAGE_TEST_H
 
@@ -12,7 +12,7 @@ struct fixture {
     size_t n, plane_bytes; /* n: bytes of the encoded plane */
 };
 
-/* Return true if the codec has so many forms and another form; form 0 is the fastest. */
+/* Return true if the codec has a form of this number.  Form 0 is the fastest. */
 static bool has_form(size_t form);
 static bool decode_by(size_t form, const unsigned char *bytes, size_t n, unsigned char *plane);
 
