@@ -715,8 +715,8 @@ KVT_API void kvt_seq_free(struct kvt_seq *seq);
  * until kvt_engine_release().  The caller must release each lookup, also a lookup that returned
  * -EAGAIN, after the request has loaded the chunks or has been dropped.  Until the release, and
  * for at most half of pin_timeout_sec, a lookup with equal max_tokens and with have_tokens at
- * least as high returns the same hit.  A lookup leaves the load 16 s: a hit has no chunk in the last
- * 16 s of the chunk's time to live, and is returned no longer than until then.
+ * least as high returns the same hit.  A lookup leaves the load 16 s: a hit has no chunk in the
+ * last 16 s of the chunk's time to live, and is returned no longer than until then.
  *
  * Takes no lock and does no I/O: executor threads ask the tiers for chunks that the index lacks.
  *   -EAGAIN  the hit is not known yet; call again.  Whether the tiers have the chunks is known
@@ -809,12 +809,12 @@ kvt_engine_media(struct kvt_engine *engine, const struct kvt_group_io *io, uint8
 
 #define KVT_PIN_MAX_S 82800u
 
-/* For the scheduler: pin the chunks of io for `seconds`, 1 to KVT_PIN_MAX_S: no process of this host
- * evicts a pinned chunk.  A deletion by name and kvt_store_clear() ignore pins.  Chunks are pinned
- * in storage from which only this host deletes, or in host memory if the engine has no such
+/* For the scheduler: pin the chunks of io for `seconds`, 1 to KVT_PIN_MAX_S: no process of this
+ * host evicts a pinned chunk.  A deletion by name and kvt_store_clear() ignore pins.  Chunks are
+ * pinned in storage from which only this host deletes, or in host memory if the engine has no such
  * storage.  out[i] is this medium, KVT_MEDIUM_*, if chunk i of io is pinned for all ranks.  Else
- * out[i] is 0, and the call pins no part of the chunk: a rank has not stored its part.  A pin cannot
- * be shortened.  io needs no blocks.  Does not block.
+ * out[i] is 0, and the call pins no part of the chunk: a rank has not stored its part.  A pin
+ * cannot be shortened.  io needs no blocks.  Does not block.
  *
  * kvt_engine_end_pins() ends the pins whose time is over.  Call kvt_engine_end_pins() at least once
  * a minute; without the call, and after the engine's end, a pin ends up to a minute late, and each

@@ -167,8 +167,8 @@ bool kvt__store_can_probe(const struct kvt__store *store, enum kvt__where where,
                         const struct kvt__space *space);
 
 /* Return true if the index of a level in `where` that may be read has the chunk, and a load accepts
- * the chunk.  An unread entry counts only in the storage of KVT__READ_FIRST.  A chunk whose life ends
- * within KVT__STORE_LOAD_NS does not count. */
+ * the chunk.  An unread entry counts only in the storage of KVT__READ_FIRST.  A chunk whose life
+ * ends within KVT__STORE_LOAD_NS does not count. */
 bool kvt__store_find(const struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where);
 
@@ -192,14 +192,14 @@ bool kvt__store_touch(struct kvt__store *store, const struct kvt__chunk_key *key
  * ttl_s: the time to live that the request wants, 0: no end.  max_ttl_seconds limits the time. */
 int64_t kvt__store_expiry(const struct kvt__store *store, uint32_t ttl_s);
 
-/* The time that a lookup leaves for the load: the lookups of an engine find no chunk whose life ends
- * earlier. */
+/* The time that a lookup leaves for the load: the lookups of an engine find no chunk whose life
+ * ends earlier. */
 #define KVT__STORE_LOAD_NS (16 * KVT__NS_PER_S)
 
 /* Find a chunk as kvt__store_find(), and lease the chunk in the first level with the chunk.  Return
- * the number of the level; -1: no level has the chunk.  out: the lease; the field `level` is 1 + the
- * level.  The caller ends each lease once with kvt__store_unlease().  At until_ns (kvt__now_ns())
- * the lease expires.  *expires_ns, in and out: becomes the end of the chunk's life
+ * the number of the level; -1: no level has the chunk.  out: the lease; the field `level` is 1 +
+ * the level.  The caller ends each lease once with kvt__store_unlease().  At until_ns
+ * (kvt__now_ns()) the lease expires.  *expires_ns, in and out: becomes the end of the chunk's life
  * (kvt__wall_ns()), if the chunk has an end and the end is earlier. */
 int kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
                      enum kvt__where where, int64_t until_ns, struct kvt__lease *out,
@@ -209,8 +209,8 @@ int kvt__store_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
 void kvt__store_unlease(struct kvt__store *store, const struct kvt__space *space,
                         const struct kvt__lease *lease);
 
-/* Return true if the lease is still valid, and kvt__store_find() finds the chunk in the level of the
- * lease. */
+/* Return true if the lease is still valid, and kvt__store_find() finds the chunk in the level of
+ * the lease. */
 bool kvt__store_has_lease(struct kvt__store *store, const struct kvt__chunk_key *key,
                           const struct kvt__lease *lease);
 

@@ -285,8 +285,8 @@ struct kvt__table_speed {
 };
 
 /* Write and read the speed of a table, as kvt__table_set_rates().  kvt__table_set_speed() does not
- * write reading_since_ns.  reading_since_ns has the value of the last writer, and 0 after the recovery
- * of a dead owner.  A speed above KVT__TABLE_MOST_BYTES_PER_S is read as not measured. */
+ * write reading_since_ns.  reading_since_ns has the value of the last writer, and 0 after the
+ * recovery of a dead owner.  A speed above KVT__TABLE_MOST_BYTES_PER_S is read as not measured. */
 void kvt__table_set_speed(struct kvt__table *table, const struct kvt__table_speed *speed);
 void kvt__table_set_reading(struct kvt__table *table, int64_t since_ns);
 struct kvt__table_speed kvt__table_get_speed(const struct kvt__table *table);
@@ -335,9 +335,9 @@ struct kvt__claim {
 };
 
 /* Claim a name for a new object.  record: id, bytes, flags, n_uses, expires_ns and recency_ns (0:
- * now) of the object.  An expired entry of the name is replaced, leased or not, unless the record is
- * UNREAD.  text: the text of the name's space; NULL if name->digest is 0.  0; errors, which leave no
- * claim:
+ * now) of the object.  An expired entry of the name is replaced, leased or not, unless the record
+ * is UNREAD.  text: the text of the name's space; NULL if name->digest is 0.  0; errors, which
+ * leave no claim:
  *   -EEXIST    the name has a READY entry with this identity and without UNREAD.  In storage, an
  *              entry with an end does not count for a new object without end
  *   -EBUSY     another claim of the name is in progress, or the entry has a lease and the
